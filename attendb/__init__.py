@@ -1,0 +1,28 @@
+"""attendb: a database that you query with attention."""
+
+from .answer import Answer
+from .attention import attend
+from .errors import (
+    AttendbError,
+    InputError,
+    KindError,
+    MissingValueError,
+    NotFoundError,
+    PlanError,
+    TooLargeError,
+)
+from .scores.additive import Additive, Constant
+from .scores.base import Score
+from .scores.columns import PerColumn
+from .scores.distance import Boxcar, Epanechnikov, Euclidean, Gaussian, Laplacian, Triangular
+from .scores.dot import Bilinear, Cosine, Dot, ScaledDot
+from .scores.equal import Equal
+from .scores.text import EditSimilarity, NGramSimilarity
+from .weightings.base import Pooling, Weighting
+from .weightings.linear import Conic, Linear
+from .weightings.sampled import Sampled
+from .weightings.selecting import Nearest, TopK
+from .weightings.softmax import Exact, Normalized, Softmax, Uniform
+from .weightings.sparse import Entmax15, Sparsemax, Thresholded
+
+__version__ = "0.1.0"

@@ -1,0 +1,219 @@
+"""The problem that every plan is given, and how it is cut into cells of pairs.
+
+A cell is a slice of the batch × a slice of the queries × a slice of the keys. Each tensor that the answer depends
+on has a layout that says which of the three axes it is cut along; the gradients come back by the same layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..columns import Parts, Values, map_leaves, tensors, with_tensors
+from ..errors import InputError, KindError
+from ..scores.base import Score
+from ..weightings.base import Cell, Weighting
+
+PAIRS_IN_CACHE = 1 << 18  # scores of one cell: 256 × 1024 (1 MB in float32) was fastest
+SCRATCH_BYTES = 1 << 21  # temporaries of one cell: past 2–4 MB they ran five times slower
+
+QUERY, KEY, PAIR, WHOLE = "query", "key", "pair", "whole"
+
+_forced: ContextVar[tuple[int, int] | None] = ContextVar("forced_block_sizes", default=None)
+
+
+@contextmanager
+def block_sizes(*, queries: int, keys: int) -> Iterator[None]:
+    """Force how many queries and keys plan "dense" cuts a cell to (for law checks: the answer must not depend on it)."""
+    token = _forced.set((queries, keys))
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def forced_blocks() -> tuple[int, int] | None:
+    """The block sizes that are forced at the moment, if any."""
+    return _forced.get()
+
+
+class Place(NamedTuple):
+    """Where a cell lies."""
+
+    batch: slice
+    queries: slice
+    keys: slice
+
+
+def cut(tensor: Tensor, layout: str, place: Place) -> Tensor:
+    """The part of a tensor that a cell needs; axes of size 1 are shared."""
+    if layout == WHOLE:
+        return tensor
+    axes = {QUERY: (place.batch, place.queries), KEY: (place.batch, place.keys), PAIR: place}[layout]
+    return tensor[tuple(slice(None) if size == 1 else axis for size, axis in zip(tensor.shape, axes, strict=False))]
+
+
+PairFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One call of `attend`, read and checked: b batch entries, n queries, m keys."""
+
+    score: Score
+    weighting: Weighting
+    queries: Parts  # embedded, (b, n, ·)
+    keys: Parts  # embedded, (b or 1, m, ·)
+    values: Values  # (b or 1, m, v)
+    positions: Tensor  # (m,) int64, ascending
+    query_positions: Tensor  # (n,) int64
+    batch: int
+    n: int
+    m: int
+    dtype: torch.dtype  # of the arithmetic
+    device: torch.device
+    result_dtype: torch.dtype  # of the answer: where it is narrower, float64 serves only to keep its digits
+    where: Tensor | PairFunction | None = None  # (b or 1, n or 1, m or 1) bool
+    bias: Tensor | PairFunction | None = None  # (b or 1, n or 1, m or 1)
+    key_weights: Tensor | None = None  # (b or 1, 1, m)
+    exclude: Tensor | None = None  # (b or 1, n, 1) positions
+    top: int = 0
+    blocks: tuple[int, int] | None = None
+
+    @property
+    def width(self) -> int:
+        return self.values.shape[-1]
+
+    @property
+    def masked(self) -> bool:
+        return self.where is not None or self.exclude is not None or self.key_weights is not None
+
+    def inputs(self) -> tuple[list[Tensor], list[str]]:
+        """Every tensor that the answer depends on, in one order, with its layout."""
+        q, k = tensors(self.queries), tensors(self.keys)
+        found = [(x, QUERY) for x in q] + [(x, KEY) for x in k]
+        if isinstance(self.values, Tensor):
+            found.append((self.values, KEY))
+        found += [(x, PAIR) for x in (self.bias, self.key_weights) if isinstance(x, Tensor)]
+        found += [(x, WHOLE) for x in self.parameters()]
+        return [x for x, _ in found], [layout for _, layout in found]
+
+    def parameters(self) -> list[Tensor]:
+        return [p for module in (self.score, self.weighting) for p in module.parameters() if p.requires_grad]
+
+    def sizes(self, scale: int = 1) -> tuple[int, int, int]:
+        """(batch entries, queries, keys) of one cell; ``scale`` > 1 asks for larger cells."""
+        if self.blocks is not None:
+            return 1, self.blocks[0], self.blocks[1]
+        itemsize = torch.finfo(self.dtype).bits // 8
+        scratch = self.score.scratch(self.queries, self.keys)
+        area = min(PAIRS_IN_CACHE, SCRATCH_BYTES // (itemsize * scratch)) if scratch > 2 else PAIRS_IN_CACHE * scale
+        area = max(area, 1024)
+        n = max(1, min(self.n, 256 if area >= 1 << 16 else 64))
+        m = max(1, min(self.m, area // n))
+        n = max(1, min(self.n, max(n, min(area // m, 4096))))
+        return max(1, min(self.batch, area // (n * m))), n, m
+
+    def places(self, scale: int = 1) -> Iterator[tuple[int, Place]]:
+        """Every cell, keys in the outer loop, with the number of its tile of queries."""
+        b, n, m = self.sizes(scale)
+        tiles = [(i, j) for i in _slices(self.batch, b) for j in _slices(self.n, n)]
+        for keys in _slices(self.m, m):
+            for number, (batch, queries) in enumerate(tiles):
+                yield number, Place(batch, queries, keys)
+
+    def cell(self, place: Place, cuts: Sequence[Tensor] | None = None, context: Sequence[Tensor] = ()) -> Cell:
+        """Score the pairs of a place; ``cuts`` replaces the cut `inputs` (to differentiate with respect to them)."""
+        if cuts is None:
+            cuts = [cut(x, layout, place) for x, layout in zip(*self.inputs(), strict=True)]
+        given = iter(cuts)
+        q, k = (self._parts(parts, place, given) for parts in (self.queries, self.keys))
+        values: Values = next(given) if isinstance(self.values, Tensor) else self.values.cut(place.batch, place.keys)
+        bias = next(given) if isinstance(self.bias, Tensor) else self.function_at(self.bias, place, "bias")
+        multiplicity = next(given) if self.key_weights is not None else None
+        present = self.present(place, multiplicity)
+        scores = self._scores(place, q, k, bias)
+        index = torch.arange(self.batch * self.n, device=self.device).view(self.batch, self.n)
+        return Cell(
+            scores=scores,
+            values=values,
+            present=present,
+            multiplicity=multiplicity,
+            positions=self.positions[place.keys],
+            query_index=index[place.batch, place.queries],
+            context=tuple(x[place.batch, place.queries] for x in context),
+        )
+
+    def _parts(self, parts: Parts, place: Place, given: Iterator[Tensor]) -> Parts:
+        rows = place.queries if parts is self.queries else place.keys
+        own = map_leaves(lambda leaf: leaf if isinstance(leaf, Tensor) else leaf.take(rows), parts)
+        return with_tensors(own, [next(given) for _ in tensors(parts)])
+
+    def _scores(self, place: Place, q: Parts, k: Parts, bias: Tensor | None) -> Tensor:
+        shape = tuple(_length(s, size) for s, size in zip(place, (self.batch, self.n, self.m), strict=True))
+        if not self.weighting.uses_scores:
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        scores = self.score.pair(q, k)
+        if scores.ndim != 3 or scores.shape[-2:] != shape[1:] or scores.shape[0] not in (1, shape[0]):
+            raise InputError(
+                f"the score returned shape {tuple(scores.shape)} for {shape[1]} queries and {shape[2]} keys: "
+                "return (..., n, m)"
+            )
+        scores = scores.to(dtype=self.dtype, device=self.device)
+        if bias is not None:
+            scores = scores + bias
+        scores = self.weighting.temper(scores)
+        return scores if scores.shape[0] == shape[0] else scores.expand(shape)
+
+    def present(self, place: Place, multiplicity: Tensor | None) -> Tensor | None:
+        masks: list[Tensor] = []
+        if isinstance(self.where, Tensor):
+            masks.append(cut(self.where, PAIR, place))
+        elif self.where is not None:
+            mask = self.function_at(self.where, place, "where")
+            if mask is not None:
+                masks.append(mask)
+        if self.exclude is not None:
+            masks.append(cut(self.exclude, PAIR, place) != self.positions[place.keys])
+        if multiplicity is not None:
+            masks.append(multiplicity.detach() > 0)
+        if not masks:
+            return None
+        present = masks[0]
+        for mask in masks[1:]:
+            present = present & mask
+        return present
+
+    def function_at(self, fn: PairFunction | None | Tensor, place: Place, name: str) -> Tensor | None:
+        if fn is None or isinstance(fn, Tensor):
+            return None
+        out = fn(self.query_positions[place.queries][:, None], self.positions[place.keys][None, :])
+        if not isinstance(out, Tensor):
+            out = torch.as_tensor(out, device=self.device)
+        shape = (_length(place.queries, self.n), _length(place.keys, self.m))
+        if name == "where" and out.dtype != torch.bool:
+            raise KindError(f"the function where= returned dtype {out.dtype}: return bool (True = may attend)")
+        if name == "bias" and out.requires_grad:
+            raise InputError("the function bias= returns a tensor that requires a gradient: give bias= as a tensor")
+        try:
+            return out.expand(shape)[None] if name == "where" else out.to(self.dtype).expand(shape)[None]
+        except RuntimeError:
+            raise InputError(
+                f"the function {name}= returned shape {tuple(out.shape)} for {shape[0]} query and {shape[1]} key "
+                "positions: return one that broadcasts to (n, m)"
+            ) from None
+
+
+def _length(s: slice, size: int) -> int:
+    return len(range(*s.indices(size)))
+
+
+def _slices(size: int, step: int) -> list[slice]:
+    """At least one, so that an empty table gives the identity of the fold."""
+    return [slice(start, min(start + step, size)) for start in range(0, max(size, 1), step)]

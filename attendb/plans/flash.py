@@ -1,0 +1,116 @@
+"""The only caller of torch's raw flash attention on the CPU, which returns the log-sum-exp beside the output.
+
+What the raw operator does not do, this file does: a fully masked row gives 0 and −∞ (the operator: lse 0), batches
+are expanded and contiguous (else silent garbage), head widths are padded to be equal, second derivatives go through
+the fold over cells, and a gradient of the log-sum-exp is served: the operator's backward computes
+dscores = P ∘ (dP − D), D = rowsum(dO ∘ O), so a column with O = −1 and dO = dL turns it into P ∘ (dP − D + dL).
+Empty inputs would end the process: callers keep them out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..scores.dot import Dot
+from ..weightings.base import Done
+from ..weightings.softmax import Softmax
+from .cells import Problem
+from .higher import second_gradients
+
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def flash_softmax(phi: Tensor, psi: Tensor, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(Σ α v (b, n, v), log Σ exp a (b, n)) for a = φ·ψ + mask, α = softmax(a); mask (b or 1, n, m), −∞ = absent."""
+    b = phi.shape[0]
+    psi, values = (x.expand(b, *x.shape[1:]) for x in (psi, values))
+    return _Flash.apply(phi, psi, values, mask)  # type: ignore[no-any-return]
+
+
+def _wide(x: Tensor, width: int) -> Tensor:
+    """(b, rows, d) → (b, 1, rows, width), contiguous."""
+    return pad(x, (0, width - x.shape[-1])).unsqueeze(1).contiguous()
+
+
+class _Flash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, phi: Tensor, psi: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        width = max(phi.shape[-1], values.shape[-1])
+        q, k, v = (_wide(x, width) for x in (phi, psi, values))
+        mask4 = None if mask is None else mask.unsqueeze(1)
+        out, lse = _forward(q, k, v, attn_mask=mask4, scale=1.0)
+        value, total = out[:, 0, :, : values.shape[-1]], lse[:, 0]
+        if mask is not None:
+            empty = (mask == -torch.inf).all(-1)
+            value = value.masked_fill(empty[..., None], 0.0)
+            total = total.masked_fill(empty, -torch.inf)
+        ctx.save_for_backward(phi, psi, values, mask, value, total)
+        ctx.set_materialize_grads(False)
+        return value, total
+
+    @staticmethod
+    def backward(ctx: Any, dvalue: Tensor | None, dlog: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        phi, psi, values, mask, value, total = ctx.saved_tensors
+        if dvalue is None:
+            dvalue = torch.zeros_like(value)
+        empty = total == -torch.inf
+        if mask is not None:
+            dvalue = torch.where(empty[..., None], 0.0, dvalue)
+            dlog = None if dlog is None else torch.where(empty, 0.0, dlog)
+        if torch.is_grad_enabled():
+            log = torch.zeros_like(total) if dlog is None else dlog
+            return (*_second(phi, psi, values, mask, total, empty, list(ctx.needs_input_grad[:3]), dvalue, log), None)
+        spare = 0 if dlog is None else 1
+        width = max(phi.shape[-1], values.shape[-1] + spare)
+        if dlog is not None:
+            dvalue = torch.cat([dvalue, dlog[..., None]], -1)
+            value = torch.cat([value, -torch.ones_like(dlog)[..., None]], -1)
+        q, k, v, out, dout = (_wide(x, width) for x in (phi, psi, values, value, dvalue))
+        mask4 = None if mask is None else mask.unsqueeze(1)
+        lse = total.masked_fill(empty, torch.inf) if mask is not None else total  # exp(a − ∞) = 0
+        dq, dk, dv = _backward(dout, q, k, v, out, lse.unsqueeze(1), 0.0, False, attn_mask=mask4, scale=1.0)
+        return (
+            dq[:, 0, :, : phi.shape[-1]],
+            dk[:, 0, :, : psi.shape[-1]],
+            dv[:, 0, :, : values.shape[-1]],
+            None,
+        )
+
+
+def _second(
+    phi: Tensor,
+    psi: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    total: Tensor,
+    empty: Tensor,
+    wanted: list[bool],
+    dvalue: Tensor,
+    dlog: Tensor,
+) -> list[Tensor | None]:
+    b, n, m = phi.shape[0], phi.shape[1], psi.shape[1]
+    problem = Problem(
+        score=Dot(),
+        weighting=Softmax(),
+        queries=phi,
+        keys=psi,
+        values=values,
+        positions=torch.arange(m, device=phi.device),
+        query_positions=torch.arange(n, device=phi.device),
+        batch=b,
+        n=n,
+        m=m,
+        dtype=phi.dtype,
+        device=phi.device,
+        result_dtype=phi.dtype,
+        bias=mask,
+    )
+    tensors, layouts = problem.inputs()
+    done = Done(dvalue, empty, total.detach(), torch.zeros_like(total, dtype=torch.float64))
+    flags = [*wanted, *([False] if mask is not None else [])]
+    return second_gradients(problem, tensors, layouts, flags, done, dvalue, dlog)[:3]

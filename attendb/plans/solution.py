@@ -1,0 +1,72 @@
+"""What a plan returns, and what all plans share: NaN found in scores or values becomes one clear error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..columns import Labels
+from ..errors import InputError, MissingValueError
+from .cells import Place, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The answer to a problem, in its batch layout."""
+
+    value: Tensor  # (b, n, v); for labels under a one-hot weighting their codes (b, n, 1), int64, −1 = none
+    empty: Tensor  # (b, n) bool
+    log_normalizer: Tensor | None = None  # (b, n)
+    log_prob: Tensor | None = None  # (b, n)
+    top: tuple[Tensor, Tensor] | None = None  # positions, weights, (b, n, r) each
+
+
+def index_of(problem: Problem, positions: Tensor) -> Tensor:
+    """Rows 0 … m−1 of ascending positions; −1 (none) becomes row 0."""
+    if problem.m == 0:
+        return torch.zeros_like(positions)
+    return torch.searchsorted(problem.positions, positions.clamp(min=0).contiguous()).clamp(max=problem.m - 1)
+
+
+def refuse_nan(problem: Problem, *results: Tensor) -> None:
+    """Raise the error that names the first NaN, when a result holds one."""
+    if any(x.isnan().any() for x in results):
+        raise _diagnose(problem)
+
+
+def _diagnose(problem: Problem) -> InputError:
+    for _, place in problem.places():
+        cell = problem.cell(place)
+        bad = cell.masked(0.0).isnan().nonzero()
+        if len(bad):
+            _, i, j = bad[0].tolist()
+            query, key = int(problem.query_positions[place.queries][i]), int(cell.positions[j])
+            return MissingValueError(
+                f"the score of query {query} and key {key} is NaN (score={type(problem.score).__name__}): "
+                "drop the row, fill it in, or mask it with where="
+            )
+    values = problem.values
+    if not isinstance(values, Labels):
+        for kind, flags in (("NaN", values.isnan()), ("infinite", values.isinf())):
+            rows = flags.any(-1).any(0).nonzero()
+            if len(rows):
+                row = int(problem.positions[int(rows[0, 0])])
+                return MissingValueError(
+                    f"values has {kind} numbers in {len(rows)} rows (first: row {row}), and a query may see them: "
+                    "drop the rows, fill them in, or mask them with where="
+                )
+    return InputError(
+        f"the answer is not a number (score={type(problem.score).__name__}, "
+        f"weighting={type(problem.weighting).__name__}): the scores are too large for {problem.dtype}, use float64"
+    )
+
+
+def whole(problem: Problem) -> Place:
+    """The place of all pairs at once."""
+    return Place(slice(0, problem.batch), slice(0, problem.n), slice(0, problem.m))
+
+
+class Unserved(Exception):
+    """A plan found while solving that it cannot serve the problem; the planner takes the next one and says so."""

@@ -1,0 +1,353 @@
+"""From the arguments of `attend` to a checked problem: kinds, shapes, devices, dtypes, masks, embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from .columns import Columns, Labels, Opaque, Parts, Values, count_rows, map_leaves, tensors
+from .errors import InputError, KindError
+from .plans.cells import PairFunction, Problem
+from .reading import read_columns, read_pairwise, read_values, read_vector
+from .scores.additive import Constant
+from .scores.base import Score, as_score
+from .scores.equal import Equal
+from .weightings.base import Weighting
+from .weightings.softmax import Exact, Normalized, Softmax
+
+LARGEST_COPY = 1 << 26  # numbers of a mask that may be copied to fold the batch into the queries
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A problem, and how its answer is handed back."""
+
+    problem: Problem
+    batch_shape: tuple[int, ...]
+    n: int
+    rows: int  # keys before masked ones were dropped
+    kept: Tensor | None  # which rows were not dropped
+    as_tensor: bool
+    single_text: bool
+
+    def shaped(self, x: Tensor) -> Tensor:
+        """From the problem's (b, n, ·) to the caller's (..., n, ·)."""
+        return x.reshape(*self.batch_shape, self.n, *x.shape[2:])
+
+
+class Masks(NamedTuple):
+    where: Any
+    bias: Any
+    key_weights: Tensor | None
+    exclude: Tensor | None
+
+
+def resolve(score: object, weighting: Weighting | None, *, default: Score) -> tuple[Score, Weighting]:
+    """The score and the weighting, with the score's own weighting by default."""
+    chosen = as_score(score)
+    if weighting is None:
+        return chosen, {"Softmax": Softmax, "Normalized": Normalized}[chosen.default_weighting]()
+    if isinstance(weighting, type) and issubclass(weighting, Weighting):
+        raise KindError(f"weighting is the class {weighting.__name__}: create it, {weighting.__name__}(…)")
+    if not isinstance(weighting, Weighting):
+        raise KindError(f"weighting must be a Weighting such as Softmax(), got {type(weighting).__name__}")
+    if isinstance(weighting, Exact):
+        if score is not default and not isinstance(chosen, (Equal, Constant)):
+            raise InputError(
+                f"Exact() is Normalized() over the score Equal() but score={type(chosen).__name__} was given: "
+                "leave score= out, or use Normalized()"
+            )
+        return (Equal() if score is default else chosen), weighting
+    return chosen, weighting
+
+
+def read_question(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    *,
+    score: Score,
+    weighting: Weighting,
+    where: Any,
+    bias: Any,
+    key_weights: Any,
+    exclude: Any,
+    top: int,
+    positions: Tensor | None = None,
+    blocks: tuple[int, int] | None = None,
+) -> Question:
+    """Read and check everything that the caller gave."""
+    stack = score.takes != "columns"
+    k = read_columns(keys, "keys", stack=stack)
+    q = _one_query(read_columns(queries, "queries", stack=stack), queries, k)
+    v = read_values(values)
+    m, n = count_rows(k), count_rows(q)
+    if v.shape[-2] != m:
+        raise InputError(f"keys have {m} rows but values have {v.shape[-2]}: give every key one value")
+    device = _device(queries=q, keys=k, values=v, where=where, bias=bias, key_weights=key_weights, exclude=exclude)
+    masks = Masks(
+        read_pairwise(where, "where", boolean=True),
+        read_pairwise(bias, "bias", boolean=False),
+        _key_weights(key_weights, m),
+        _exclude(exclude, n, m if positions is None else None),
+    )
+    for name, x in (("where", masks.where), ("bias", masks.bias)):
+        _check_pairwise(x, name, n, m)
+    score.check(q, k)
+    result = _result_dtype(q, k, v)
+    dtype = torch.float32 if result in (torch.float16, torch.bfloat16) else result
+    shapes = [*_batches(q), *_batches(k), v.shape[:-2] if isinstance(v, Tensor) else ()]
+    shapes += [x.shape[:-2] for x in masks[:2] if isinstance(x, Tensor)] + [x.shape[:-1] for x in masks[2:] if x is not None]
+    try:
+        batch_shape = torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        raise InputError(f"the batch axes {sorted({tuple(s) for s in shapes if s})} do not broadcast together") from None
+    if positions is None:
+        positions = torch.arange(m)
+    kept = _kept(masks, m)
+    if kept is not None:
+        k, v, masks, positions = _keep(kept, k, v, masks, positions)
+    batch = prod(batch_shape)
+    problem = Problem(
+        score=score,
+        weighting=weighting,
+        queries=cast(Parts, _to(q, device, dtype, batch_shape)),
+        keys=cast(Parts, _to(k, device, dtype, batch_shape)),
+        values=_to_values(v, device, dtype, batch_shape),
+        positions=positions.to(device),
+        query_positions=torch.arange(n, device=device),
+        batch=batch,
+        n=n,
+        m=count_rows(k),
+        dtype=dtype,
+        device=device,
+        result_dtype=result,
+        where=_pair(masks.where, batch_shape, device, None),
+        bias=_pair(masks.bias, batch_shape, device, dtype),
+        key_weights=None if masks.key_weights is None else _pair(masks.key_weights[..., None, :], batch_shape, device, dtype),
+        exclude=None if masks.exclude is None else _pair(masks.exclude[..., :, None], batch_shape, device, None),
+        top=top,
+        blocks=blocks,
+    )
+    problem = _embed(_fold_batch(_without_unseen(problem)))
+    single = isinstance(queries, str)
+    return Question(problem, tuple(batch_shape), n, m, kept, isinstance(queries, Tensor), single)
+
+
+def _embed(problem: Problem) -> Problem:
+    """Embed queries and keys, in float64 where float32 would lose the answer."""
+    score = problem.score
+    raw_q, raw_k = cast(Columns, problem.queries), cast(Columns, problem.keys)
+    anchor = score.anchor(raw_k)
+    q, k = score.embed_queries(raw_q, anchor), score.embed_keys(raw_k, anchor)
+    eps = torch.finfo(problem.dtype).eps
+    if problem.dtype != torch.float64 and score.lost_digits(q, k) * eps > 1:
+        raw_q, raw_k = _double(raw_q), _double(raw_k)
+        anchor = score.anchor(raw_k)
+        q, k = score.embed_queries(raw_q, anchor), score.embed_keys(raw_k, anchor)
+        changed = {
+            name: x.double()
+            for name in ("values", "bias", "key_weights")
+            if isinstance(x := getattr(problem, name), Tensor)
+        }
+        problem = replace(problem, dtype=torch.float64, **changed)
+    return replace(problem, queries=_as_float(q, problem.dtype), keys=_as_float(k, problem.dtype))
+
+
+def _double(columns: Any) -> Any:
+    if isinstance(columns, dict):
+        return {name: _double(part) for name, part in columns.items()}
+    return columns.double() if isinstance(columns, Tensor) and columns.is_floating_point() else columns
+
+
+def _as_float(parts: Parts, dtype: torch.dtype) -> Parts:
+    return map_leaves(lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x, parts)
+
+
+def _one_query(q: Columns, raw: Any, k: Columns) -> Columns:
+    """A 1-D query to keys of width d > 1 is one query."""
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor)) or q.ndim != 2 or q.shape[1] != 1 or k.shape[-1] <= 1:
+        return q
+    flat = getattr(raw, "ndim", None) == 1 or isinstance(raw, (list, tuple)) and not isinstance(raw[0:1], (list, tuple))
+    if isinstance(raw, (list, tuple)):
+        flat = bool(raw) and not isinstance(raw[0], (list, tuple, Tensor)) and not hasattr(raw[0], "__len__")
+    return q.T if flat and q.shape[0] == k.shape[-1] else q
+
+
+def _device(**inputs: Any) -> torch.device:
+    devices: dict[str, torch.device] = {}
+    for name, x in inputs.items():
+        leaves = x.values() if isinstance(x, dict) else [x]
+        devices.update({name: leaf.device for leaf in leaves if isinstance(leaf, Tensor)})
+    chosen = next((d for d in devices.values() if d.type != "cpu"), torch.device("cpu"))
+    given = {name: d for name, d in devices.items() if d != chosen}
+    if given and chosen.type != "cpu":
+        raise InputError(
+            f"inputs lie on different devices ({', '.join(f'{name} on {d}' for name, d in devices.items())}): "
+            f"move them to one with .to({str(chosen)!r})"
+        )
+    return chosen
+
+
+def _result_dtype(*columns: Any) -> torch.dtype:
+    found = [x.dtype for c in columns for x in (c.values() if isinstance(c, dict) else [c]) if isinstance(x, Tensor)]
+    dtype = found[0] if found else torch.float64
+    for other in found[1:]:
+        dtype = torch.promote_types(dtype, other)
+    return dtype
+
+
+def _batches(columns: Columns) -> list[torch.Size]:
+    parts = columns.values() if isinstance(columns, dict) else [columns]
+    return [part.shape[:-2] for part in parts if isinstance(part, Tensor)]
+
+
+def _key_weights(data: Any, m: int) -> Tensor | None:
+    if data is None:
+        return None
+    w = read_vector(data, "key_weights")
+    w = w if w.is_floating_point() else w.double()
+    if w.ndim == 0 or w.shape[-1] != m:
+        raise InputError(f"key_weights has shape {tuple(w.shape)} but there are {m} keys: give one number for each key")
+    if not (w.detach() >= 0).all() or torch.isinf(w.detach()).any():
+        bad = int((~(w.detach() >= 0) | torch.isinf(w.detach())).reshape(-1, m).any(0).nonzero()[0, 0])
+        raise InputError(f"key_weights must be ≥ 0 and finite, got {float(w.detach().reshape(-1, m)[0, bad])} for key {bad}")
+    return w
+
+
+def _exclude(data: Any, n: int, m: int | None) -> Tensor | None:
+    if data is None:
+        return None
+    x = read_vector(data, "exclude")
+    if x.is_floating_point() or x.dtype == torch.bool:
+        raise KindError(f"exclude has dtype {x.dtype}: give the position of one row for each query, −1 for none")
+    if x.ndim == 0 or x.shape[-1] not in (1, n):
+        raise InputError(f"exclude has shape {tuple(x.shape)} but there are {n} queries: give one position for each query")
+    if m is not None and x.numel() and (int(x.max()) >= m or int(x.min()) < -1):
+        raise InputError(f"exclude names row {int(x.max())} but positions run from 0 to {m - 1} (−1 = none)")
+    return x.long()
+
+
+def _check_pairwise(x: Any, name: str, n: int, m: int) -> None:
+    if isinstance(x, Tensor):
+        shape = (1, 1, *x.shape)[-2:]
+        if shape[0] not in (1, n) or shape[1] not in (1, m):
+            raise InputError(f"{name} has shape {tuple(x.shape)} but must broadcast to ({n} queries, {m} keys)")
+
+
+def _kept(masks: Masks, m: int) -> Tensor | None:
+    """The rows that some query may see, where that is a matter of keys alone; None: all."""
+    keep = torch.ones(m, dtype=torch.bool)
+    if isinstance(masks.where, Tensor) and prod(masks.where.shape[:-1]) == 1:
+        keep = keep & masks.where.detach().reshape(-1).cpu()
+    if masks.key_weights is not None and masks.key_weights.ndim == 1:
+        keep = keep & (masks.key_weights.detach().cpu() > 0)
+    return None if keep.all() else keep.nonzero()[:, 0]
+
+
+def _keep(
+    kept: Tensor, k: Columns, v: Tensor | Labels, masks: Masks, positions: Tensor
+) -> tuple[Columns, Tensor | Labels, Masks, Tensor]:
+    def take(x: Any, axis: int = -2) -> Any:
+        if isinstance(x, dict):
+            return {name: take(part) for name, part in x.items()}
+        if isinstance(x, Opaque):
+            return x.take(kept.numpy())
+        if isinstance(x, Labels):
+            return x.take(kept.to(x.codes.device))
+        if isinstance(x, Tensor) and x.shape[axis] > 1 or isinstance(x, Tensor) and axis == -2:
+            return x.index_select(axis, kept.to(x.device))
+        return x
+
+    where = masks.where
+    if isinstance(where, Tensor):
+        where = None if prod(where.shape[:-1]) == 1 else take(where, -1)
+    narrowed = Masks(where, take(masks.bias, -1), take(masks.key_weights, -1), masks.exclude)
+    return take(k), take(v), narrowed, positions[kept]
+
+
+def _flat(x: Tensor, batch_shape: tuple[int, ...], core: int) -> Tensor:
+    """(…, core axes) → (b or 1, core axes)."""
+    shape = x.shape[x.ndim - core :]
+    if prod(x.shape[: x.ndim - core]) == 1 and prod(batch_shape) != 0:
+        return x.reshape(1, *shape)
+    return x.expand(*batch_shape, *shape).reshape(prod(batch_shape), *shape)
+
+
+def _to(columns: Columns, device: torch.device, dtype: torch.dtype, batch_shape: tuple[int, ...]) -> Any:
+    if isinstance(columns, dict):
+        return {name: _to(part, device, dtype, batch_shape) for name, part in columns.items()}
+    return _flat(columns.to(device=device, dtype=dtype), batch_shape, 2) if isinstance(columns, Tensor) else columns
+
+
+def _to_values(v: Tensor | Labels, device: torch.device, dtype: torch.dtype, batch_shape: tuple[int, ...]) -> Values:
+    if isinstance(v, Labels):
+        return Labels(v.codes.to(device), v.names)
+    return cast(Tensor, _to(v, device, dtype, batch_shape))
+
+
+def _pair(x: Any, batch_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype | None) -> Any:
+    if not isinstance(x, Tensor):
+        return x
+    x = x.reshape((1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x
+    return _flat(x.to(device) if dtype is None else x.to(device=device, dtype=dtype), batch_shape, 2)
+
+
+def _without_unseen(problem: Problem) -> Problem:
+    """Rows that hold NaN or infinities and that nobody may see become 0: 0 · NaN is NaN, in every gradient too."""
+    if not problem.masked:
+        return problem
+    numbers = [x for x in (*_tensors_of(problem.keys), problem.values) if isinstance(x, Tensor)]
+    odd = torch.zeros(problem.m, dtype=torch.bool, device=problem.device)
+    for x in numbers:
+        odd |= (~torch.isfinite(x.detach())).flatten(2).any(2).any(0)
+    if not odd.any():
+        return problem
+    seen = torch.zeros(problem.batch, problem.m, dtype=torch.bool, device=problem.device)
+    for _, place in problem.places():
+        w = problem.key_weights
+        present = problem.present(place, None if w is None else w[place.batch if w.shape[0] > 1 else slice(None), :, place.keys])
+        if present is not None:
+            seen[place.batch, place.keys] |= present.any(-2)
+    def hide(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {name: hide(part) for name, part in x.items()}
+        if not isinstance(x, Tensor):
+            return x
+        visible = seen.any(0, keepdim=True) if x.shape[0] == 1 else seen
+        return torch.where(visible[..., None], x, 0.0)
+
+    return replace(problem, keys=hide(problem.keys), values=hide(problem.values))
+
+
+def _tensors_of(columns: Any) -> list[Tensor]:
+    return [x for part in columns.values() for x in _tensors_of(part)] if isinstance(columns, dict) else tensors(columns)
+
+
+def _fold_batch(problem: Problem) -> Problem:
+    """A batch of queries to one shared table is one longer list of queries."""
+    shared = [*_tensors_of(problem.keys), problem.values, problem.key_weights]
+    if problem.batch <= 1 or any(isinstance(x, Tensor) and x.shape[0] > 1 for x in shared):
+        return problem
+    b, n = problem.batch, problem.n
+    folded: dict[str, Any] = {}
+    for name in ("where", "bias", "exclude"):
+        x: Tensor | PairFunction | None = getattr(problem, name)
+        if isinstance(x, Tensor) and (x.shape[0] > 1 or x.shape[1] > 1):
+            if b * n * x.shape[2] > LARGEST_COPY and x.shape[:2] != (b, n):
+                return problem
+            folded[name] = x.expand(b, n, x.shape[2]).reshape(1, b * n, x.shape[2])
+    lengthen: Callable[[Tensor], Tensor] = lambda x: x.expand(b, n, x.shape[2]).reshape(1, b * n, x.shape[2])  # noqa: E731
+    queries = problem.queries
+    if isinstance(queries, Tensor):
+        queries = lengthen(queries)
+    elif isinstance(queries, dict):
+        return problem
+    return replace(
+        problem, queries=queries, batch=1, n=b * n, query_positions=problem.query_positions.repeat(b), **folded
+    )

@@ -1,0 +1,94 @@
+"""Pairwise distances of rows, exact by differences, with gradients of any order and no NaN at distance 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FEW_COLUMNS = 4  # up to here a loop over the columns beats torch.cdist (measured, 2 cores, blocks of 256 × 1024)
+
+
+def _batched(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """torch.cdist and its backward want equal batch axes, in memory order."""
+    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    return q.expand(*batch, *q.shape[-2:]).contiguous(), k.expand(*batch, *k.shape[-2:]).contiguous()
+
+
+def _difference(q: Tensor, k: Tensor, column: int) -> Tensor:
+    return q[..., :, None, column] - k[..., None, :, column]
+
+
+def _sum_to(x: Tensor, shape: torch.Size) -> Tensor:
+    return x.sum_to_size(shape) if x.shape != shape else x
+
+
+class _Squared(torch.autograd.Function):
+    """‖q − k‖² by differences: never negative, exactly 0 for equal rows."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k)
+        width = q.shape[-1]
+        if width > FEW_COLUMNS:
+            return torch.cdist(*_batched(q, k), compute_mode="donot_use_mm_for_euclid_dist").square_()
+        batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+        total = q.new_zeros(*batch, q.shape[-2], k.shape[-2]) if width == 0 else _difference(q, k, 0).square_()
+        for column in range(1, width):
+            total.add_(_difference(q, k, column).square_())
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+        q, k = ctx.saved_tensors
+        dq = dk = None
+        if ctx.needs_input_grad[0]:
+            dq = _sum_to(2 * (q * grad.sum(-1, keepdim=True) - grad @ k), q.shape)
+        if ctx.needs_input_grad[1]:
+            back = grad.transpose(-1, -2)
+            dk = _sum_to(2 * (k * back.sum(-1, keepdim=True) - back @ q), k.shape)
+        return dq, dk
+
+
+class _Manhattan(torch.autograd.Function):
+    """‖q − k‖₁; the subgradient at 0 is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k)
+        return torch.cdist(*_batched(q, k), p=1.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+        q, k = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a graph of this gradient is wanted: plain differentiable sums
+            signs = [_difference(q, k, column).sign() for column in range(q.shape[-1])]
+            dq = torch.stack([(grad * sign).sum(-1) for sign in signs], -1) if signs else torch.zeros_like(q)
+            dk = torch.stack([-(grad * sign).sum(-2) for sign in signs], -1) if signs else torch.zeros_like(k)
+            return _sum_to(dq, q.shape), _sum_to(dk, k.shape)
+        full_q, full_k = _batched(q, k)
+        grad = grad.contiguous()
+        dq = dk = None
+        if ctx.needs_input_grad[0]:
+            dq = _sum_to(torch.ops.aten._cdist_backward(grad, full_q, full_k, 1.0, grad), q.shape)
+        if ctx.needs_input_grad[1]:
+            back = grad.transpose(-1, -2).contiguous()
+            dk = _sum_to(torch.ops.aten._cdist_backward(back, full_k, full_q, 1.0, back), k.shape)
+        return dq, dk
+
+
+def squared_distance(q: Tensor, k: Tensor) -> Tensor:
+    """‖q − k‖², (..., n, d), (..., m, d) → (..., n, m). Cost O(n·m·d), no (n, m, d) temporary."""
+    return _Squared.apply(q, k)  # type: ignore[no-any-return]
+
+
+def manhattan(q: Tensor, k: Tensor) -> Tensor:
+    """‖q − k‖₁, (..., n, d), (..., m, d) → (..., n, m). Cost O(n·m·d), no (n, m, d) temporary."""
+    return _Manhattan.apply(q, k)  # type: ignore[no-any-return]
+
+
+def safe_sqrt(squared: Tensor) -> Tensor:
+    """√x with gradient 0 at x = 0 (autograd's own is infinite there, and ∞ · 0 is NaN)."""
+    positive = squared > 0
+    return torch.where(positive, torch.where(positive, squared, 1).sqrt(), squared)
