@@ -2,6 +2,7 @@
 
 from .answer import Answer
 from .attention import attend
+from .database import Database
 from .errors import (
     AttendbError,
     InputError,
@@ -11,6 +12,7 @@ from .errors import (
     PlanError,
     TooLargeError,
 )
+from .plots import show_heatmaps
 from .scores.additive import Additive, Constant
 from .scores.base import Score
 from .scores.columns import PerColumn
@@ -26,3 +28,48 @@ from .weightings.softmax import Exact, Normalized, Softmax, Uniform
 from .weightings.sparse import Entmax15, Sparsemax, Thresholded
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Additive",
+    "Answer",
+    "AttendbError",
+    "Bilinear",
+    "Boxcar",
+    "Conic",
+    "Constant",
+    "Cosine",
+    "Database",
+    "Dot",
+    "EditSimilarity",
+    "Entmax15",
+    "Epanechnikov",
+    "Equal",
+    "Euclidean",
+    "Exact",
+    "Gaussian",
+    "InputError",
+    "KindError",
+    "Laplacian",
+    "Linear",
+    "MissingValueError",
+    "NGramSimilarity",
+    "Nearest",
+    "Normalized",
+    "NotFoundError",
+    "PerColumn",
+    "PlanError",
+    "Pooling",
+    "Sampled",
+    "ScaledDot",
+    "Score",
+    "Softmax",
+    "Sparsemax",
+    "Thresholded",
+    "TooLargeError",
+    "TopK",
+    "Triangular",
+    "Uniform",
+    "Weighting",
+    "attend",
+    "show_heatmaps",
+]

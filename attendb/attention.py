@@ -76,7 +76,7 @@ def attend(
         bias=bias,
         key_weights=key_weights,
         exclude=exclude,
-        top=_count(top),
+        top=top_count(top),
         blocks=forced_blocks(),
     )
     return ask(question, tol=tol, plan=plan)
@@ -100,7 +100,8 @@ def ask(question: Question, *, tol: float | None = None, plan: str | None = None
     return Answer(question, solution, report, tol)
 
 
-def _count(top: object) -> int:
+def top_count(top: object) -> int:
+    """The option ``top`` as a whole number ≥ 0."""
     if isinstance(top, bool) or not hasattr(top, "__index__"):
         raise KindError(f"top must be a whole number ≥ 0, got {top!r}")
     number = int(top)  # type: ignore[call-overload]

@@ -24,7 +24,7 @@ def read_columns(data: Any, name: str, *, stack: bool = True) -> Columns:
     if isinstance(data, (Tensor, Opaque)):
         return _numbers(data, name) if isinstance(data, Tensor) else data
     if _is_frame(data):
-        data = {str(column): data[column] for column in data.columns}
+        data = {str(column): data[column] for column in getattr(data, "column_names", data.columns)}
         if not data:
             raise InputError(f"{name} is a table without columns: give at least one")
         columns = {column: read_columns(part, f"{name} column {column!r}") for column, part in data.items()}

@@ -86,6 +86,29 @@ class Problem:
     top: int = 0
     blocks: tuple[int, int] | None = None
 
+    @staticmethod
+    def plain(
+        score: Score, weighting: Weighting, queries: Tensor, keys: Tensor, values: Tensor, **masks: Tensor | None
+    ) -> Problem:
+        """The problem of embedded tensors that agree in batch, dtype and device."""
+        b, n, m = queries.shape[0], queries.shape[1], keys.shape[1]
+        return Problem(
+            score=score,
+            weighting=weighting,
+            queries=queries,
+            keys=keys,
+            values=values,
+            positions=torch.arange(m, device=queries.device),
+            query_positions=torch.arange(n, device=queries.device),
+            batch=b,
+            n=n,
+            m=m,
+            dtype=queries.dtype,
+            device=queries.device,
+            result_dtype=queries.dtype,
+            **masks,
+        )
+
     @property
     def width(self) -> int:
         return self.values.shape[-1]

@@ -32,23 +32,54 @@ def flash_softmax(phi: Tensor, psi: Tensor, values: Tensor, mask: Tensor | None 
     return _Flash.apply(phi, psi, values, mask)  # type: ignore[no-any-return]
 
 
+def forward(phi: Tensor, psi: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`flash_softmax` without a graph, on batches that agree."""
+    width = _padded(max(phi.shape[-1], values.shape[-1]))
+    q, k, v = (_wide(x, width) for x in (phi, psi, values))
+    out, lse = _forward(q, k, v, attn_mask=None if mask is None else mask.unsqueeze(1), scale=1.0)
+    value, total = out[:, 0, :, : values.shape[-1]], lse[:, 0]
+    if mask is not None:
+        empty = (mask == -torch.inf).all(-1)
+        value, total = value.masked_fill(empty[..., None], 0.0), total.masked_fill(empty, -torch.inf)
+    return value, total
+
+
+def backward(
+    phi: Tensor,
+    psi: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    value: Tensor,
+    total: Tensor,
+    dvalue: Tensor,
+    dlog: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients to φ, ψ and the values, from what `forward` returned and the gradients of both of its results."""
+    width = _padded(max(phi.shape[-1], values.shape[-1] + (dlog is not None)))
+    if dlog is not None:
+        dvalue = torch.cat([dvalue, dlog[..., None]], -1)
+        value = torch.cat([value, -torch.ones_like(dlog)[..., None]], -1)
+    q, k, v, out, dout = (_wide(x, width) for x in (phi, psi, values, value, dvalue))
+    lse = total if mask is None else total.masked_fill(total == -torch.inf, torch.inf)  # exp(a − ∞) = 0
+    mask4 = None if mask is None else mask.unsqueeze(1)
+    grads = _backward(dout, q, k, v, out, lse.unsqueeze(1), 0.0, False, attn_mask=mask4, scale=1.0)
+    return tuple(g[:, 0, :, : x.shape[-1]] for g, x in zip(grads, (phi, psi, values), strict=True))  # type: ignore[return-value]
+
+
+def _padded(width: int) -> int:
+    """Rows of 16 numbers fill the operator's vectors: narrower ones took up to twice as long."""
+    return max(16, -(-width // 8) * 8)
+
+
 def _wide(x: Tensor, width: int) -> Tensor:
     """(b, rows, d) → (b, 1, rows, width), contiguous."""
-    return pad(x, (0, width - x.shape[-1])).unsqueeze(1).contiguous()
+    return (pad(x, (0, width - x.shape[-1])) if width > x.shape[-1] else x).unsqueeze(1).contiguous()
 
 
 class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, phi: Tensor, psi: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        width = max(phi.shape[-1], values.shape[-1])
-        q, k, v = (_wide(x, width) for x in (phi, psi, values))
-        mask4 = None if mask is None else mask.unsqueeze(1)
-        out, lse = _forward(q, k, v, attn_mask=mask4, scale=1.0)
-        value, total = out[:, 0, :, : values.shape[-1]], lse[:, 0]
-        if mask is not None:
-            empty = (mask == -torch.inf).all(-1)
-            value = value.masked_fill(empty[..., None], 0.0)
-            total = total.masked_fill(empty, -torch.inf)
+        value, total = forward(phi, psi, values, mask)
         ctx.save_for_backward(phi, psi, values, mask, value, total)
         ctx.set_materialize_grads(False)
         return value, total
@@ -65,21 +96,7 @@ class _Flash(torch.autograd.Function):
         if torch.is_grad_enabled():
             log = torch.zeros_like(total) if dlog is None else dlog
             return (*_second(phi, psi, values, mask, total, empty, list(ctx.needs_input_grad[:3]), dvalue, log), None)
-        spare = 0 if dlog is None else 1
-        width = max(phi.shape[-1], values.shape[-1] + spare)
-        if dlog is not None:
-            dvalue = torch.cat([dvalue, dlog[..., None]], -1)
-            value = torch.cat([value, -torch.ones_like(dlog)[..., None]], -1)
-        q, k, v, out, dout = (_wide(x, width) for x in (phi, psi, values, value, dvalue))
-        mask4 = None if mask is None else mask.unsqueeze(1)
-        lse = total.masked_fill(empty, torch.inf) if mask is not None else total  # exp(a − ∞) = 0
-        dq, dk, dv = _backward(dout, q, k, v, out, lse.unsqueeze(1), 0.0, False, attn_mask=mask4, scale=1.0)
-        return (
-            dq[:, 0, :, : phi.shape[-1]],
-            dk[:, 0, :, : psi.shape[-1]],
-            dv[:, 0, :, : values.shape[-1]],
-            None,
-        )
+        return (*backward(phi, psi, values, mask, value, total, dvalue, dlog), None)
 
 
 def _second(
@@ -93,23 +110,7 @@ def _second(
     dvalue: Tensor,
     dlog: Tensor,
 ) -> list[Tensor | None]:
-    b, n, m = phi.shape[0], phi.shape[1], psi.shape[1]
-    problem = Problem(
-        score=Dot(),
-        weighting=Softmax(),
-        queries=phi,
-        keys=psi,
-        values=values,
-        positions=torch.arange(m, device=phi.device),
-        query_positions=torch.arange(n, device=phi.device),
-        batch=b,
-        n=n,
-        m=m,
-        dtype=phi.dtype,
-        device=phi.device,
-        result_dtype=phi.dtype,
-        bias=mask,
-    )
+    problem = Problem.plain(Dot(), Softmax(), phi, psi, values, bias=mask)
     tensors, layouts = problem.inputs()
     done = Done(dvalue, empty, total.detach(), torch.zeros_like(total, dtype=torch.float64))
     flags = [*wanted, *([False] if mask is not None else [])]

@@ -1,30 +1,77 @@
 """Plan "pruned": softmax of a Gaussian over few columns, without the pairs that cannot matter.
 
-Queries and keys are sorted into small boxes. A box of keys is skipped for a box of queries when its best possible
-score lies so far below the worst possible best score that everything skipped weighs less than the rounding of the
-answer: the result is exact to rounding. What is left is one flash attention a box of queries, centred on that box,
-so that float32 keeps its digits although the table is a hundred bandwidths wide.
+Queries and keys are sorted into small boxes. For a box of queries, boxes of keys are skipped from the farthest inwards
+as long as all that is skipped weighs less than the rounding of the answer: an upper bound of their sum (rows × the
+kernel at the least distance of the boxes) against a lower bound of every query's sum (the rows of one near box). The
+result is exact to rounding. What is left is one flash attention a box of queries, centred on that box, so that
+float32 keeps its digits although the table is a hundred bandwidths wide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ..scores.distance import Gaussian
+from ..weightings.base import Done
+from ..weightings.softmax import Softmax
+from . import flash
 from .cells import Problem
-from .flash import flash_softmax
 from .fused import log_weights, refuses_flash
+from .higher import second_gradients
 from .solution import Solution, Unserved
 
-KEYS_IN_BOX = 256
-QUERIES_IN_BOX = 256
+KEYS_IN_BOX = 128
+QUERIES_IN_BOX = 128
+BOXES_AT_ONCE = 64  # boxes of queries whose distances to all boxes of keys are held at once
 MOST_COLUMNS = 4
 FEWEST_PAIRS = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class _Boxes:
+    """Rows sorted into boxes: the order, the rows by column (d, m), and the corners (boxes, d) of each run."""
+
+    order: Tensor
+    columns: Tensor
+    low: Tensor
+    high: Tensor
+
+    @staticmethod
+    def sort(x: Tensor, size: int) -> _Boxes:
+        order = box_order(x, size)
+        columns = x[order].T.contiguous()
+        runs = torch.cat([columns, columns[:, -1:].expand(-1, -columns.shape[1] % size)], 1).view(len(columns), -1, size)
+        return _Boxes(order, columns, runs.amin(-1).T, runs.amax(-1).T)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Everything about a pruned problem that carries no gradient."""
+
+    queries: _Boxes
+    keys: _Boxes
+    near: list[Tensor]  # for each box of queries, the boxes of keys that matter
+    exclude: Tensor | None  # (n,) positions, in sorted order
+    positions: Tensor  # (m,) in sorted order
+    narrow: torch.dtype
+    pairs: int
+
+    def rows(self, box: int) -> Tensor:
+        """The sorted rows of the keys that matter to a box of queries."""
+        size = torch.arange(KEYS_IN_BOX, device=self.positions.device)
+        rows = (self.near[box][:, None] * KEYS_IN_BOX + size).reshape(-1)
+        return rows[: int((rows < len(self.positions)).sum())]  # only the last box can be short
+
+    def mask(self, mine: slice, rows: Tensor) -> Tensor | None:
+        if self.exclude is None:
+            return None
+        own = self.exclude[mine, None] == self.positions[rows]
+        return torch.zeros(own.shape, dtype=self.narrow, device=own.device).masked_fill_(own, -torch.inf)[None]
 
 
 class Pruned:
@@ -34,7 +81,7 @@ class Pruned:
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self._boxes: tuple[Tensor, Tensor, Tensor] | None = None
+        self._found: _Layout | None = None
 
     def refusal(self) -> str | None:
         problem = self.problem
@@ -50,7 +97,7 @@ class Pruned:
         if problem.batch > 1:
             return "several batch entries"
         if problem.where is not None or problem.bias is not None:
-            return "where= and bias= between single queries and keys"
+            return "where= or bias= between single queries and keys"
         if problem.n * problem.m < FEWEST_PAIRS:
             return f"fewer than {FEWEST_PAIRS} pairs are faster done all"
         if not all(torch.isfinite(x.detach()).all() for x in (problem.queries, problem.keys)):  # type: ignore[arg-type]
@@ -58,84 +105,135 @@ class Pruned:
         return None
 
     def cost(self) -> float:
-        _, _, near = self._sorted()
-        problem = self.problem
-        share = float(near.double().mean())
+        problem, layout = self.problem, self._layout()
         masked = 1.6 if problem.exclude is not None else 1.0
-        return 5e-3 + 3e-7 * (problem.n + problem.m) + share * problem.n * problem.m * masked * 1.6e-9
+        wide = 1.0 if layout.narrow == torch.float32 else 2.5
+        return 5e-3 + 3e-7 * (problem.n + problem.m) + layout.pairs * masked * wide * 1.3e-9
 
-    def _sorted(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(order of the queries, order of the keys, which boxes of keys matter to which boxes of queries)."""
-        if self._boxes is None:
+    def _scaled(self) -> tuple[Tensor, Tensor]:
+        """Queries and keys divided by the root of the temperature: it then has no further part to play."""
+        q, k = self.problem.queries, self.problem.keys
+        assert isinstance(q, Tensor) and isinstance(k, Tensor)
+        root = self.problem.weighting.temper(torch.ones((), dtype=torch.float64, device=q.device)).sqrt()
+        return (q[0].double() * root).to(q.dtype), (k[0].double() * root).to(k.dtype)
+
+    def _layout(self) -> _Layout:
+        if self._found is None:
             problem = self.problem
-            k = problem.keys.detach()[0].double()  # type: ignore[union-attr]
-            temperature = problem.weighting.temper(torch.ones((), dtype=torch.float64))
-            q = problem.queries.detach()[0].double()  # type: ignore[union-attr]
-            q_order, k_order = box_order(q, QUERIES_IN_BOX), box_order(k, KEYS_IN_BOX)
-            near = _near(_boxes(q[q_order], QUERIES_IN_BOX), _boxes(k[k_order], KEYS_IN_BOX), temperature, problem)
-            self._boxes = q_order, k_order, near
-        return self._boxes
+            with torch.no_grad():
+                q, k = (x.double() for x in self._scaled())
+                queries, keys = _Boxes.sort(q, QUERIES_IN_BOX), _Boxes.sort(k, KEYS_IN_BOX)
+                exclude = problem.exclude
+                if exclude is not None:
+                    exclude = exclude[0, :, 0].expand(problem.n)[queries.order]
+                logs = None if problem.key_weights is None else log_weights(problem)[0, keys.order, 0].double()
+                positions = problem.positions[keys.order]
+                near = _near(queries, keys, logs, exclude, positions, torch.finfo(problem.result_dtype).eps)
+            pairs = sum(len(boxes) for boxes in near) * KEYS_IN_BOX * QUERIES_IN_BOX
+            narrow = torch.float32 if problem.result_dtype == torch.float32 else problem.dtype
+            self._found = _Layout(queries, keys, near, exclude, positions, narrow, pairs)
+        return self._found
 
     def solve(self) -> Solution:
-        problem = self.problem
-        q_order, k_order, near = self._sorted()
-        q, k, v = problem.queries[0, q_order], problem.keys[0, k_order], problem.values[0, k_order]  # type: ignore[index]
-        positions = problem.positions[k_order]
-        logs = None if problem.key_weights is None else log_weights(problem)[0, k_order]
-        exclude = None
-        if problem.exclude is not None:
-            exclude = problem.exclude.expand(1, problem.n, 1)[0, q_order]
-        values, totals = [], []
-        narrow = problem.result_dtype if problem.result_dtype == torch.float32 else problem.dtype
-        starts = torch.arange(0, problem.m, KEYS_IN_BOX, device=k.device)
-        for box, start in enumerate(range(0, problem.n, QUERIES_IN_BOX)):
-            mine = q[start : start + QUERIES_IN_BOX]
-            rows = (starts[near[box]][:, None] + torch.arange(KEYS_IN_BOX, device=k.device)).reshape(-1)
-            rows = rows[rows < problem.m]
-            mask = None
-            if exclude is not None:
-                own = exclude[start : start + QUERIES_IN_BOX] == positions[rows]
-                mask = torch.zeros(own.shape, dtype=narrow, device=k.device).masked_fill_(own, -torch.inf)[None]
-            if torch.is_grad_enabled():  # memory stays O(box): its rows are gathered again in backward
-                parts = checkpoint(_attend_box, problem, mine, k, v, logs, rows, mask, narrow, use_reentrant=False)
-            else:
-                parts = _attend_box(problem, mine, k, v, logs, rows, mask, narrow)
-            values.append(parts[0])
-            totals.append(parts[1])
-        back = q_order.argsort()
-        value, total = torch.cat(values)[back][None], torch.cat(totals)[back][None]
+        problem, layout = self.problem, self._layout()
+        q, k = self._scaled()
+        assert isinstance(problem.values, Tensor)
+        logs = None if problem.key_weights is None else log_weights(problem)[0, :, 0]
+        value, total = _PrunedSoftmax.apply(layout, q, k, problem.values[0], logs)  # type: ignore[misc]
         if value.isnan().any() or total.isnan().any():
             raise Unserved("a value is NaN or infinite")
-        empty = total.detach() == -torch.inf
-        if empty.any():
-            # the nearest row may be the excluded one: what is left could lie in a skipped box
-            raise Unserved("a query has all its near rows excluded")
-        return Solution(value.to(problem.dtype), empty, total.to(problem.dtype))
+        return Solution(value[None], total.detach()[None] == -torch.inf, total[None])
 
 
-def _attend_box(
-    problem: Problem,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    logs: Tensor | None,
-    rows: Tensor,
-    mask: Tensor | None,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """(value, log-normaliser in float64) of one box of queries against the rows that matter to it."""
-    k, v = k[rows], v[rows]
-    centre = q.detach().mean(0)
-    q, k = q - centre, k - centre
-    offset = problem.weighting.temper(q.square().sum(-1).mul(-0.5)).double()
-    phi = torch.cat([q, torch.ones_like(q[:, :1])], -1)
-    half = k.square().sum(-1, keepdim=True).mul(-0.5)
-    phi = problem.weighting.temper(phi)
-    if logs is not None:
-        phi, half = torch.cat([phi, torch.ones_like(q[:, :1])], -1), torch.cat([half, logs[rows]], -1)
-    psi = torch.cat([k, half], -1)
-    value, total = flash_softmax(phi.to(dtype)[None], psi.to(dtype)[None], v.to(dtype)[None], mask)
-    return value[0], total[0].double() + offset
+class _PrunedSoftmax(torch.autograd.Function):
+    """(Σ α v (n, v), log Σ w exp a (n,)) for a = −½‖q − k‖²; memory O(box) beyond the results, in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, layout: _Layout, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None) -> tuple[Tensor, Tensor]:
+        values, totals, offsets = [], [], []
+        for mine, rows, parts in _tiles(layout, v, logs):
+            phi, psi, near_values = parts
+            value, total = flash.forward(phi, psi, near_values, layout.mask(mine, rows))
+            values.append(value[0])
+            totals.append(total[0].double())
+            offsets.append(phi[0, :, :-1].double().square().sum(-1).mul(-0.5))
+        value, total = torch.cat(values), torch.cat(totals)
+        back = layout.queries.order.argsort()
+        full = (total + torch.cat(offsets))[back].to(v.dtype)
+        ctx.layout = layout
+        ctx.save_for_backward(q, k, v, logs, value, total, full)
+        ctx.set_materialize_grads(False)
+        return value[back].to(v.dtype), full.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dvalue: Tensor | None, dtotal: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        layout: _Layout = ctx.layout
+        q, k, v, logs, value, total, full = ctx.saved_tensors
+        if dvalue is None:
+            dvalue = torch.zeros(len(q), v.shape[-1], dtype=v.dtype, device=v.device)
+        empty = full == -torch.inf
+        dvalue = torch.where(empty[:, None], 0.0, dvalue)
+        dtotal = torch.zeros_like(dvalue[:, 0]) if dtotal is None else torch.where(empty, 0.0, dtotal)
+        if torch.is_grad_enabled():
+            return (None, *_second(layout, (q, k, v, logs), full, dvalue, dtotal))
+        d = q.shape[-1]
+        dvalue, dtotal = (x[layout.queries.order] for x in (dvalue, dtotal))
+        dq = torch.empty_like(q)
+        dk, dv, dlogs = torch.zeros_like(k), torch.zeros_like(v), k.new_zeros(len(k))
+        for mine, rows, (phi, psi, near_values) in _tiles(layout, v, logs):
+            seeds = dvalue[mine].to(layout.narrow)[None], dtotal[mine].to(layout.narrow)[None]
+            held = value[mine][None], total[mine].to(layout.narrow)[None]
+            dphi, dpsi, dnear = flash.backward(phi, psi, near_values, layout.mask(mine, rows), *held, *seeds)
+            dq[mine] = (dphi[0, :, :d] - phi[0, :, :d] * seeds[1][0, :, None]).to(q.dtype)
+            half = dpsi[0, :, d:]
+            dk.index_add_(0, rows, (dpsi[0, :, :d] - psi[0, :, :d] * half).to(k.dtype))
+            dlogs.index_add_(0, rows, half[:, 0].to(k.dtype))
+            dv.index_add_(0, rows, dnear[0].to(v.dtype))
+        back, key_back = layout.queries.order.argsort(), layout.keys.order.argsort()
+        return None, dq[back], dk[key_back], dv[key_back], None if logs is None else dlogs[key_back].to(logs.dtype)
+
+
+def _tiles(layout: _Layout, v: Tensor, logs: Tensor | None) -> Any:
+    """(queries, rows, (φ, ψ, values)) of each box of queries, centred on it: φ = (q − c, 1), ψ = (k − c, −½‖k − c‖² + log w)."""
+    v = v[layout.keys.order].to(layout.narrow)
+    logs = None if logs is None else logs[layout.keys.order].double()
+    n = layout.queries.columns.shape[1]
+    for box, start in enumerate(range(0, n, QUERIES_IN_BOX)):
+        mine = slice(start, min(start + QUERIES_IN_BOX, n))
+        rows = layout.rows(box)
+        q = layout.queries.columns[:, mine]
+        centre = q.mean(1, keepdim=True)
+        q = (q - centre).to(layout.narrow)
+        k = (layout.keys.columns[:, rows] - centre).to(layout.narrow)
+        half = k.square().sum(0, keepdim=True).mul_(-0.5)
+        if logs is not None:
+            half += logs[rows]
+        phi = torch.cat([q, torch.ones_like(q[:1])]).T[None]
+        yield mine, rows, (phi, torch.cat([k, half]).T[None], v[rows][None])
+
+
+def _second(
+    layout: _Layout, tensors: tuple[Any, ...], total: Tensor, dvalue: Tensor, dtotal: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients with a graph, by the fold over all pairs."""
+    q, k, v, logs = tensors
+    weights = None if logs is None else logs.exp()[None, None]
+    problem = Problem.plain(Gaussian(1.0), Softmax(), q[None], k[None], v[None], key_weights=weights)
+    if layout.exclude is not None:
+        back = layout.queries.order.argsort()
+        own = layout.positions.sort().values
+        rows = torch.searchsorted(own, layout.exclude[back].clamp(min=0)).masked_fill(layout.exclude[back] < 0, -1)
+        problem = replace(problem, exclude=rows[None, :, None])
+    inputs, layouts = problem.inputs()
+    lse = total[None]
+    done = Done(dvalue[None], lse == -torch.inf, lse.to(q.dtype), torch.zeros_like(lse, dtype=torch.float64))
+    wanted = [x.requires_grad for x in inputs]
+    grads = iter(second_gradients(problem, inputs, layouts, wanted, done, dvalue[None], dtotal[None]))
+    found = [None if g is None else g[0] for g in grads]
+    dlogs = None
+    if logs is not None and found[3] is not None:
+        dlogs = (found[3] * weights[0])[0]  # type: ignore[index]
+    return found[0], found[1], found[2], dlogs
 
 
 def box_order(x: Tensor, size: int) -> Tensor:
@@ -157,35 +255,59 @@ def box_order(x: Tensor, size: int) -> Tensor:
     return order
 
 
-def _boxes(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Lowest and highest corners (boxes, d) of runs of ``size`` rows."""
-    short = -len(x) % size
-    padded = torch.cat([x, x[-1:].expand(short, -1)]).view(-1, size, x.shape[-1])
-    return padded.amin(1), padded.amax(1)
+def _near(
+    queries: _Boxes, keys: _Boxes, logs: Tensor | None, exclude: Tensor | None, positions: Tensor, eps: float
+) -> list[Tensor]:
+    """For each box of queries the boxes of keys that are not skipped, ascending."""
+    m = keys.columns.shape[1]
+    heaviest = 0.0 if logs is None else float(logs.max())
+    crowd = math.log(KEYS_IN_BOX) + heaviest
+    small = math.log(0.05 * eps)  # all that is skipped weighs less than 0.05 eps of any query's sum
+    found: list[Tensor] = []
+    for start in range(0, len(queries.low), BOXES_AT_ONCE):
+        low, high = queries.low[start : start + BOXES_AT_ONCE], queries.high[start : start + BOXES_AT_ONCE]
+        apart = torch.zeros(len(low), len(keys.low), dtype=low.dtype, device=low.device)
+        middle = torch.zeros_like(apart)
+        for c in range(low.shape[1]):
+            gap = torch.maximum(keys.low[:, c] - high[:, None, c], low[:, None, c] - keys.high[:, c]).clamp_(min=0)
+            apart.addcmul_(gap, gap)
+            between = (keys.low[:, c] + keys.high[:, c] - low[:, None, c] - high[:, None, c]) / 2
+            middle.addcmul_(between, between)
+        surest = _surest(queries, keys, logs, exclude, positions, start, middle.argmin(1), m)
+        bound = crowd - apart / 2
+        far_first = bound.sort(1)
+        skipped = torch.logcumsumexp(far_first.values, 1) <= (small + surest)[:, None]
+        keep = torch.ones_like(skipped).scatter(1, far_first.indices, ~skipped)
+        found += [row.nonzero()[:, 0] for row in keep]
+    return found
 
 
-def _near(q: tuple[Tensor, Tensor], k: tuple[Tensor, Tensor], temperature: Tensor, problem: Problem) -> Tensor:
-    """Which boxes of keys (columns) can hold more than rounding for a box of queries (rows)."""
-    lowest, weights = 1.0, problem.key_weights
-    if weights is not None:
-        lowest = float(weights.detach().amin() / weights.detach().amax())
-    eps = torch.finfo(problem.result_dtype).eps
-    margin = math.log(problem.m / (0.05 * eps * lowest))  # all that is skipped weighs less than 0.05 eps
-    near = [_closer(low, high, k, margin / float(0.5 * temperature), problem) for low, high in _runs(q)]
-    return torch.cat(near)
-
-
-def _runs(corners: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    for start in range(0, len(corners[0]), 256):
-        yield corners[0][start : start + 256, None], corners[1][start : start + 256, None]
-
-
-def _closer(low: Tensor, high: Tensor, k: tuple[Tensor, Tensor], margin: float, problem: Problem) -> Tensor:
-    """Where the least squared distance of two boxes is within ``margin`` of the surest largest one."""
-    apart = torch.maximum(k[0] - high, low - k[1]).clamp(min=0).square().sum(-1)
-    reach = torch.maximum(k[1] - low, high - k[0]).square().sum(-1)
-    if problem.exclude is not None and reach.shape[1] > 1:
-        sure = reach.kthvalue(2, dim=1, keepdim=True).values  # the nearest box may be one row, and that one excluded
-    else:
-        sure = reach.amin(1, keepdim=True)
-    return apart <= sure + margin
+def _surest(
+    queries: _Boxes,
+    keys: _Boxes,
+    logs: Tensor | None,
+    exclude: Tensor | None,
+    positions: Tensor,
+    start: int,
+    nearest: Tensor,
+    m: int,
+) -> Tensor:
+    """A lower bound of the log-sum of every query of each box: the least over its queries of the sum of one near box."""
+    n, d = queries.columns.shape[1], len(queries.columns)
+    boxes = len(nearest)
+    mine = (torch.arange(start, start + boxes, device=nearest.device)[:, None] * QUERIES_IN_BOX) + torch.arange(
+        QUERIES_IN_BOX, device=nearest.device
+    )
+    mine = mine.clamp(max=n - 1)
+    rows = nearest[:, None] * KEYS_IN_BOX + torch.arange(KEYS_IN_BOX, device=nearest.device)
+    real, rows = rows < m, rows.clamp(max=m - 1)
+    scores = torch.zeros(boxes, QUERIES_IN_BOX, KEYS_IN_BOX, dtype=queries.columns.dtype, device=nearest.device)
+    for c in range(d):
+        gap = queries.columns[c][mine][:, :, None] - keys.columns[c][rows][:, None, :]
+        scores.addcmul_(gap, gap, value=-0.5)
+    if logs is not None:
+        scores += logs[rows][:, None, :]
+    absent = ~real[:, None, :]
+    if exclude is not None:
+        absent = absent | (exclude[mine][:, :, None] == positions[rows][:, None, :])
+    return scores.masked_fill_(absent, -torch.inf).logsumexp(-1).amin(1)

@@ -129,7 +129,7 @@ class Normalized(_Summed):
 
     def level(self, scores: Tensor) -> Tensor:
         check_not_negative(scores, "Normalized")
-        highest = _max(scores)
+        highest = _max(scores) if scores.shape[-1] else scores.new_zeros(scores.shape[:-1])
         return torch.where(highest == torch.inf, highest, highest * 0.0)  # 0, ∞ or NaN
 
     def centre(self, scores: Tensor, ref: Tensor) -> Tensor:

@@ -1,0 +1,377 @@
+"""Database: key–value pairs that answer by exact key (`lookup`) and by attention (`attend`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .answer import Answer
+from .asking import read_table_question
+from .attention import DEFAULT_SCORE, ask
+from .columns import Opaque
+from .errors import InputError, KindError, NotFoundError
+from .reading import read_pairwise, read_vector
+from .scores.base import Score
+from .scores.text import EditSimilarity
+from .sources.base import ID, Column, Data, Rows, Schema, Side, Source
+from .sources.memory import Memory
+from .sources.rows import count, is_frame, read_ids, read_side
+from .weightings.base import Weighting
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+SEARCHED_FOR_HELP = 20_000  # keys that are compared to name the closest ones in an error
+
+
+class Database:
+    """A table of key–value pairs that is asked by exact key or by attention, and can be changed.
+
+        lookup(key) = v_i where k_i = key            attend(q) = Σ_i α(q, k_i) v_i
+
+    ``keys``, ``values``: m rows each, as numpy arrays, tensors (1-D = width 1), lists of numbers or text, dicts of
+    columns, or pandas and polars frames. Column names are kept; a side without names is the column "key" or "value".
+    ``ids`` (m,): whole numbers ≥ 0 that name the rows; None: 0 … m − 1. Rows stand in ascending order of id, and so do
+    the rows of masks, key weights and `Answer.weights`. An id that the table chose is never given to another row.
+
+    Numbers in keys must not be missing. A missing text (None) in keys is kept, and equals no key. Tensors are not
+    copied until the table first changes, and gradients of `attend` reach them; after a change they reach them through
+    the graph of the concatenation. Arrays and lists are copied.
+
+    Raises InputError for lengths, widths, names and ids, KindError for kinds, MissingValueError for NaN in keys.
+    Cost: memory of the columns. A change costs O(m) whatever its size, and makes the whole change or none.
+    Threads: any number may ask while others change the table; each question sees one state of it. Changes take turns.
+    `copy.copy` gives an independent table; a deep copy and a pickle keep the numbers but not the graph of tensors that
+    were computed.
+
+    >>> import attendb as ad
+    >>> db = ad.Database(keys=["Zhang", "Li", "Hu"], values=["Aston", "Mu", "Rachel"])
+    >>> db.lookup("Li"), db.attend("Lu", score=ad.EditSimilarity(), weighting=ad.Nearest()).value
+    ('Mu', 'Mu')
+    >>> db
+    Database of 3 rows
+      key (text) → value (text)
+
+    Source: Codd 1970 for the table; Vaswani et al. 2017 for the question.
+    """
+
+    def __init__(self, keys: Any, values: Any, *, ids: Any = None):
+        schema, k, v = _read_rows(keys, values, None)
+        self._source: Source = Memory(schema, k, v, read_ids(ids, count(next(iter(k.values())))))
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __repr__(self) -> str:
+        source, schema = self._source, self._source.schema
+        return f"Database of {len(source)} row{'s' * (len(source) != 1)}\n  {schema.keys} → {schema.values}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_source": self._source}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._source = state["_source"]
+        self._lock = threading.RLock()
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The ids (m,) int64 of the rows, ascending: a copy."""
+        return self._source.positions.numpy().copy()
+
+    @property
+    def columns(self) -> dict[str, dict[str, str]]:
+        """The names of the columns and what they hold: {"keys": {name: kind}, "values": {name: kind}}."""
+        sides = (self._source.schema.keys, self._source.schema.values)
+        return {side.role: {column.name: str(column) for column in side.columns} for side in sides}
+
+    def to_pandas(self) -> DataFrame:
+        """All rows as a frame: the index is the id, then the key columns, then the value columns."""
+        source = self._source
+        (block,) = source.blocks()
+        return _frame(source.schema, block.positions.numpy(), block.keys, block.values)
+
+    def lookup(self, key: Any) -> Any:
+        """The value of the row whose key equals ``key``: v_i where k_i = key.
+
+        ``key``: one key: a number, a text, a row of numbers (d,), or for several key columns a dict {column: value} or
+        a tuple in their order. Texts are equal in Unicode's form NFC, numbers when they are equal as the column stores
+        them (−0 = 0; whole numbers of any size exactly; decimal ones in the column's dtype).
+
+        Returns a number, an array (v,) or a text; a dict {column: value} where there are several value columns;
+        tensors, with their graph, where ``key`` is a tensor. Several rows with the key give the mean of their numbers.
+        Raises NotFoundError, a KeyError, where no row has the key, InputError where the texts of such rows differ or
+        ``key`` is not one key, KindError for text against numbers.
+        Cost: O(log m) after the first call, which sorts the keys once, O(m log m), as does the first after a change.
+
+        >>> import attendb as ad
+        >>> ad.Database([1, 2, 2], [10.0, 20.0, 40.0]).lookup(2)
+        30.0
+
+        Source: Codd 1970 (selection by key).
+        """
+        source = self._source
+        ids = _matching(source, key)
+        if not len(ids):
+            raise NotFoundError(f"no row has the key {_shown(key)}{_closest(source, key)}")
+        block = source.take(ids)
+        found = {name: _one_value(x, name, key) for name, x in block.values.items()}
+        return found if len(found) > 1 else next(iter(found.values()))
+
+    def lookup_all(self, key: Any) -> DataFrame:
+        """All rows whose key equals ``key``, as `to_pandas` shows them: a frame without rows where there are none.
+
+        ``key`` is compared as in `lookup`, and the same errors are raised for what is not one key.
+
+        >>> import attendb as ad
+        >>> ad.Database(["Li", "Hu", "Li"], ["Mu", "Rachel", "Fei"]).lookup_all("Li")["value"].to_dict()
+        {0: 'Mu', 2: 'Fei'}
+        """
+        source = self._source
+        ids = _matching(source, key)
+        block = source.take(ids)
+        return _frame(source.schema, ids, block.keys, block.values)
+
+    def attend(
+        self,
+        queries: Any,
+        *,
+        values: str | Sequence[str] | None = None,
+        score: Score | nn.Module | Callable[..., Tensor] = DEFAULT_SCORE,
+        weighting: Weighting | None = None,
+        where: Any = None,
+        bias: Any = None,
+        key_weights: Any = None,
+        exclude: Any = None,
+        tol: float | None = None,
+        plan: str | None = None,
+        top: int = 0,
+    ) -> Answer:
+        """Ask the table by attention: Attention(q, D) = Σ_i α(q, k_i) v_i, as `attendb.attend` does.
+
+        ``queries``: as the keys were given; dicts of columns and frames are matched to the key columns by name, arrays
+        by the order of the columns. ``values``: the value columns to pool, all of them numbers or one of them text
+        (None: all). ``where``: booleans that broadcast to (n, m), a function of (query positions, row ids), or a
+        condition over the columns and ``id`` in SQL, "age > 30 AND name LIKE 'L%'": comparisons with a missing value
+        are not true, texts stand in single quotes, a column x of width 3 is x_0, x_1, x_2. ``bias``: functions are
+        given row ids too. ``exclude`` (n,): the id of one row per query that it may not see (−1 = none).
+        ``key_weights`` (m,), in the order of ids. The other options are those of `attendb.attend`.
+
+        Returns an `Answer` whose ``top.positions`` are row ids.
+        Raises what `attendb.attend` raises; InputError for filter text that cannot be read and for unknown columns,
+        KindError for values of different kinds, NotFoundError for an excluded id that no row has, MissingValueError for
+        a missing text in values that ``where`` does not leave out.
+        Cost: that of `attendb.attend`; filter text reads the columns that it names, a few µs a row.
+
+        >>> import attendb as ad
+        >>> db = ad.Database({"age": [30.0, 40.0, 50.0]}, {"pay": [1.0, 2.0, 4.0]})
+        >>> db.attend({"age": [40.0]}, score=ad.Boxcar(10.0), where="pay >= 2").value.tolist()
+        [[3.0]]
+        """
+        question = read_table_question(
+            self._source,
+            queries,
+            values=values,
+            score=score,
+            weighting=weighting,
+            where=where,
+            bias=bias,
+            key_weights=key_weights,
+            exclude=exclude,
+            top=top,
+        )
+        return ask(question, tol=tol, plan=plan)
+
+    def append(self, keys: Any, values: Any, *, ids: Any = None) -> np.ndarray:
+        """Add rows and return their ids (r,): ``ids``, or the next ones that no row ever had.
+
+        Columns are matched by name, never by position. Numbers are kept in the column's dtype: a decimal number may be
+        rounded to it, a whole number must fit. Raises as `Database` does, InputError for an id that exists (that is an
+        upsert) and for other columns or widths, KindError for other kinds; then the table is as before. Cost: O(m).
+
+        >>> import attendb as ad
+        >>> db = ad.Database(["Li"], ["Mu"])
+        >>> db.append(["Hu", "Smola"], ["Rachel", "Alex"]).tolist(), len(db)
+        ([1, 2], 3)
+        """
+        with self._lock:
+            schema, k, v = _read_rows(keys, values, self._source.schema)
+            change = self._source.append(schema, k, v, read_ids(ids, count(next(iter(k.values())))))
+            self._source = change.source
+            return change.ids
+
+    def upsert(self, keys: Any, values: Any, *, ids: Any = None) -> np.ndarray:
+        """Replace rows or add them, and return their ids (r,).
+
+        With ``ids`` (r,), the row with that id gets the new key and value, or is added under it. Without, the row with
+        the equal key, as `lookup` compares, gets the new value and keeps its id; a missing text equals no key, so it is
+        added.
+        Raises as `append` does, and InputError for a key or an id given twice and for a key that several rows have.
+        Cost: O(m), and the sorting of the keys where rows are matched by key.
+
+        >>> import attendb as ad
+        >>> db = ad.Database(["Li", "Hu"], ["Mu", "Rachel"])
+        >>> db.upsert(["Hu", "Smola"], ["Ray", "Alex"]).tolist(), db.lookup("Hu")
+        ([1, 2], 'Ray')
+        """
+        with self._lock:
+            schema, k, v = _read_rows(keys, values, self._source.schema)
+            change = self._source.upsert(schema, k, v, read_ids(ids, count(next(iter(k.values())))))
+            self._source = change.source
+            return change.ids
+
+    def delete(self, where: Any = None, *, keys: Any = None, ids: Any = None) -> int:
+        """Remove rows and return how many: of one of a condition, keys and ids.
+
+        ``where``: a condition in SQL as in `attend`, or booleans (m,) in the order of ids. ``keys``: all rows whose key
+        equals one of these; ``ids``: the rows with these ids. Keys and ids that no row has remove nothing. The ids of
+        removed rows are not given out again. Raises InputError unless exactly one of the three is given, and for a
+        condition that cannot be read. Cost: O(m).
+
+        >>> import attendb as ad
+        >>> db = ad.Database(["Li", "Hu"], [30.0, 40.0])
+        >>> db.delete("value > 35"), db.delete(keys=["Zhang"]), len(db)
+        (1, 0, 1)
+        """
+        given = [name for name, x in (("where", where), ("keys", keys), ("ids", ids)) if x is not None]
+        if len(given) != 1:
+            raise InputError(f"delete was given {' and '.join(given) or 'nothing'}: give one of where=, keys= and ids=")
+        with self._lock:
+            source = self._source
+            have = source.positions.numpy()
+            if where is not None:
+                gone = have[_row_mask(where, source)]
+            elif ids is not None:
+                wanted = read_vector(ids, "ids").reshape(-1)
+                gone = np.intersect1d(have, cast(np.ndarray, read_ids(wanted.unique(), len(wanted.unique()))))
+            elif source.schema.keys.undecided:
+                gone = have[:0]
+            else:
+                gone = np.unique(source.find(read_side(keys, "keys", source.schema.keys)[1]).positions)
+            self._source = source.delete(gone)
+            return len(gone)
+
+
+def _read_rows(keys: Any, values: Any, schema: Schema | None) -> tuple[Schema, Rows, Rows]:
+    """Checked columns of keys and values, of one length."""
+    key_side, k = read_side(keys, "keys", None if schema is None else schema.keys)
+    value_side, v = read_side(values, "values", None if schema is None else schema.values)
+    m, given = (count(next(iter(rows.values()))) for rows in (k, v))
+    if m != given:
+        raise InputError(f"keys have {m} rows but values have {given}: give every key one value")
+    return Schema(key_side, value_side), k, v
+
+
+def _row_mask(where: Any, source: Source) -> np.ndarray:
+    if isinstance(where, str):
+        return source.mask(where)
+    if callable(where) and not isinstance(where, Tensor):
+        raise KindError("delete takes filter text or booleans as where=, not a function")
+    mask = read_pairwise(where, "where", boolean=True)
+    if mask.shape != (len(source),):
+        raise InputError(f"where has shape {tuple(mask.shape)} but there are {len(source)} rows: one bool a row")
+    return mask.cpu().numpy()
+
+
+def _matching(source: Source, key: Any) -> np.ndarray:
+    """The ids of the rows that have this one key."""
+    side = source.schema.keys
+    if side.undecided:
+        return np.zeros(0, dtype=np.int64)
+    _, rows = read_side(_one_key(key, side), "keys", side)
+    most = max(map(count, rows.values()))
+    if most != 1:
+        raise InputError(f"lookup takes one key, got {most}: ask for one at a time")
+    return source.find(rows).positions
+
+
+def _one_key(key: Any, side: Side) -> Any:
+    """One key as columns of one row."""
+    if is_frame(key):
+        return key
+    names = ", ".join(map(repr, side.names))
+    if isinstance(key, Mapping):
+        parts = {str(name): part for name, part in key.items()}
+    elif len(side.columns) == 1:
+        parts = {side.names[0]: key}
+    elif isinstance(key, (tuple, list, np.ndarray, Tensor)):
+        if isinstance(key, (np.ndarray, Tensor)):
+            key = key.reshape(-1)
+        if len(key) != len(side.columns):
+            raise InputError(f"the key has {len(key)} parts but there are {len(side.columns)} key columns: {names}")
+        parts = dict(zip(side.names, key, strict=True))
+    else:
+        raise KindError(f"the key is a {type(key).__name__} but the key columns are {names}: give a dict or a tuple")
+    width = {column.name: column.width for column in side.columns}
+    return {name: _one_row(part) if width.get(name, 1) > 1 else part for name, part in parts.items()}
+
+
+def _one_row(part: Any) -> Any:
+    """A row of numbers as a table of one row."""
+    if isinstance(part, (np.ndarray, Tensor)):
+        return part.reshape(1, -1) if part.ndim == 1 else part
+    flat = isinstance(part, (list, tuple)) and not any(isinstance(x, (list, tuple, np.ndarray)) for x in part)
+    return [list(part)] if flat else part
+
+
+def _one_value(column: Data, name: str, key: Any) -> Any:
+    """What rows with one key say: their text if it is one, the mean of their numbers."""
+    if isinstance(column, Opaque):
+        texts = list(dict.fromkeys(column.rows))
+        if len(texts) > 1:
+            raise InputError(
+                f"{len(column)} rows have the key {_shown(key)} and different texts in {name!r} "
+                f"({', '.join(map(repr, texts[:3]))}): lookup_all returns them all"
+            )
+        return texts[0]
+    row = column[0]
+    if bool((column != row).any()):
+        row = column.double().mean(0)
+        row = row.to(column.dtype) if column.is_floating_point() else row
+    if isinstance(key, Tensor):
+        return row[0] if len(row) == 1 else row
+    row = row.detach().cpu()
+    return row.item() if len(row) == 1 else (row.float() if row.dtype == torch.bfloat16 else row).numpy().copy()
+
+
+def _frame(schema: Schema, ids: np.ndarray, keys: Rows, values: Rows) -> DataFrame:
+    import pandas
+
+    columns: dict[str, Any] = {}
+    for column in (*schema.keys.columns, *schema.values.columns):
+        columns.update(_flat(column, {**keys, **values}[column.name]))
+    return pandas.DataFrame(columns, index=pandas.Index(ids, name=ID))
+
+
+def _flat(column: Column, data: Data) -> dict[str, Any]:
+    if isinstance(data, Opaque):
+        return {column.name: data.rows.copy()}
+    numbers = data.detach().cpu()
+    rows = (numbers.float() if numbers.dtype == torch.bfloat16 else numbers).numpy()
+    return {name: rows[:, i].copy() for i, name in enumerate(column.flat_names)}
+
+
+def _closest(source: Source, key: Any) -> str:
+    """For one column of text that is not too long: the keys that are most similar."""
+    side = source.schema.keys
+    key = next(iter(key.values())) if isinstance(key, Mapping) and len(key) == 1 else key
+    if len(side.columns) != 1 or side.columns[0].kind != "text" or not isinstance(key, str):
+        return ""
+    if not 0 < len(source) <= SEARCHED_FOR_HELP:
+        return ""
+    (block,) = source.blocks()
+    texts = cast(Opaque, next(iter(block.keys.values()))).rows
+    scores = EditSimilarity()([key], Opaque(texts)).reshape(-1)
+    best = [texts[i] for i in scores.argsort(descending=True, stable=True).tolist() if scores[i] > 0]
+    close = list(dict.fromkeys(best))[:3]
+    return f": the closest are {', '.join(map(repr, close))}" if close else ""
+
+
+def _shown(key: Any) -> str:
+    text = repr(key.tolist() if isinstance(key, (np.ndarray, Tensor)) else key)
+    return text if len(text) <= 60 else f"{text[:57]}…"
