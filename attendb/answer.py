@@ -122,7 +122,8 @@ class Answer:
             x = x.to(question.problem.result_dtype)
         if question.as_tensor:
             return x
-        return x.detach().cpu().numpy()
+        x = x.detach().cpu()
+        return (x.float() if x.dtype == torch.bfloat16 else x).numpy()  # numpy has no bfloat16
 
     def _names(self, labels: Labels) -> Any:
         found = self._solution.value.detach().cpu()

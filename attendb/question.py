@@ -136,7 +136,18 @@ def read_question(
     )
     problem = _embed(_fold_batch(_without_unseen(problem)))
     single = isinstance(queries, str)
-    return Question(problem, tuple(batch_shape), n, m, kept, isinstance(queries, Tensor), single)
+    return Question(problem, tuple(batch_shape), n, m, kept, _wants_tensor(queries, keys, values), single)
+
+
+def _wants_tensor(queries: Any, keys: Any, values: Any) -> bool:
+    """Tensors are given back where the queries are tensors; text cannot be, so there keys and values decide."""
+
+    def tensor_in(x: Any) -> bool:
+        return isinstance(x, Tensor) or isinstance(x, dict) and any(tensor_in(part) for part in x.values())
+
+    if tensor_in(queries):
+        return True
+    return isinstance(read_columns(queries, "queries"), Opaque) and (tensor_in(keys) or tensor_in(values))
 
 
 def _embed(problem: Problem) -> Problem:

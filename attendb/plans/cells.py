@@ -23,7 +23,7 @@ from ..weightings.base import Cell, Weighting
 PAIRS_IN_CACHE = 1 << 18  # scores of one cell: 256 × 1024 (1 MB in float32) was fastest
 SCRATCH_BYTES = 1 << 21  # temporaries of one cell: past 2–4 MB they ran five times slower
 
-QUERY, KEY, PAIR, WHOLE = "query", "key", "pair", "whole"
+QUERY, KEY, PAIR, WHOLE, PARAMETER = "query", "key", "pair", "whole", "parameter"
 
 _forced: ContextVar[tuple[int, int] | None] = ContextVar("forced_block_sizes", default=None)
 
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 def cut(tensor: Tensor, layout: str, place: Place) -> Tensor:
     """The part of a tensor that a cell needs; axes of size 1 are shared."""
-    if layout == WHOLE:
+    if layout in (WHOLE, PARAMETER):
         return tensor
     axes = {QUERY: (place.batch, place.queries), KEY: (place.batch, place.keys), PAIR: place}[layout]
     return tensor[tuple(slice(None) if size == 1 else axis for size, axis in zip(tensor.shape, axes, strict=False))]
@@ -124,7 +124,7 @@ class Problem:
         if isinstance(self.values, Tensor):
             found.append((self.values, KEY))
         found += [(x, PAIR) for x in (self.bias, self.key_weights) if isinstance(x, Tensor)]
-        found += [(x, WHOLE) for x in self.parameters()]
+        found += [(x, PARAMETER) for x in self.parameters()]
         return [x for x, _ in found], [layout for _, layout in found]
 
     def parameters(self) -> list[Tensor]:

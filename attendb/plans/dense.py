@@ -18,10 +18,10 @@ from ..weightings.base import Accumulator, Cell, Done, Pooling, Selecting, State
 from ..weightings.sampled import Sampled
 from ..weightings.selecting import Best
 from ..weightings.softmax import Softmax
-from .cells import KEY, WHOLE, Problem, cut
+from .cells import KEY, PARAMETER, Problem, cut
 from .gather import pool_selected
 from .higher import second_gradients
-from .solution import Solution, refuse_nan
+from .solution import Solution, padded_top, refuse_nan
 
 SECONDS_PER_PAIR = 4e-9  # scoring, weighting and pooling, measured on 2 cores in float32; a rough guide
 
@@ -92,7 +92,7 @@ def pool_all(problem: Problem) -> Solution:
     tensors, layouts = problem.inputs()
     value, log_normalizer, empty, rank, positions = _Pool.apply(problem, layouts, *tensors)  # type: ignore[misc]
     has_log = problem.weighting.has_log_normalizer
-    top = (positions, rank) if problem.top else None
+    top = padded_top(positions, rank, problem.top) if problem.top else None
     return Solution(value, empty, log_normalizer if has_log else None, top=top)
 
 
@@ -192,7 +192,7 @@ def _gradients(
         through_score = [w and i not in (values_at, weights_at) for i, w in enumerate(wanted)]
         for i, through in enumerate(through_score):
             if through:
-                cuts[i] = tensors[i] if layouts[i] == WHOLE else cuts[i].requires_grad_()
+                cuts[i] = tensors[i] if layouts[i] == PARAMETER else cuts[i].requires_grad_()
         with torch.enable_grad():
             cell = problem.cell(place, cuts, context=(done.ref, tau, shift))
         parts = _cell_gradients(weighting, cell, dvalue[place.batch, place.queries])

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ..columns import Labels, Opaque, Parts, leaves, map_leaves, tensors, with_tensors
 from ..weightings.base import Accumulator, Cell, Done, Pooling, Selecting, State, by_row
 from .cells import PAIR, Problem, cut
-from .solution import Solution, index_of, refuse_nan, whole
+from .solution import Solution, index_of, padded_top, refuse_nan, whole
 
 NUMBERS_AT_ONCE = 1 << 22  # gathered keys and values of one slice of the queries (16 MB in float32)
 
@@ -72,9 +72,8 @@ def pool_selected(problem: Problem, weighting: Selecting, positions: Tensor) -> 
             parts.append(checkpoint(_pool_slice, problem, weighting, positions, queries, *xs, use_reentrant=False))
         else:
             parts.append(_pool_slice(problem, weighting, positions, queries, *xs))
-    value, log_normalizer, weights = (torch.cat(column, 1) for column in zip(*parts, strict=True))
+    value, log_normalizer, weights, empty = (torch.cat(column, 1) for column in zip(*parts, strict=True))
     refuse_nan(problem, value.detach())
-    empty = (positions < 0).all(-1)
     top = None
     if problem.top:
         top = _best_selected(positions, weights.detach(), problem.top)
@@ -110,15 +109,17 @@ def selected_scores(problem: Problem, positions: Tensor, queries: slice, xs: Seq
 
 def _pool_slice(
     problem: Problem, weighting: Selecting, all_positions: Tensor, queries: slice, *xs: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(value, log-normaliser, weights) of a slice of the queries."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(value, log-normaliser, weights, empty) of a slice of the queries."""
     positions = all_positions[:, queries]
     rows = index_of(problem, positions)
     b, n, k = rows.shape
     then = weighting.then
     if problem.m == 0 or k == 0:
-        nothing = torch.zeros(b, n, max(problem.width, 0), dtype=problem.dtype, device=problem.device)
-        return nothing, torch.full_like(nothing[..., :1].sum(-1), -torch.inf), nothing.new_zeros(b, n, k)
+        nothing = torch.zeros(b, n, problem.width, dtype=problem.dtype, device=problem.device)
+        graph = sum((x[..., :0].sum() for x in xs), nothing.new_zeros(()))  # 0, and it hangs on every input
+        empty = torch.ones(b, n, dtype=torch.bool, device=problem.device)
+        return nothing + graph, nothing.new_full((b, n), -torch.inf) + graph, nothing.new_zeros(b, n, k), empty
     scores = then.temper(selected_scores(problem, positions, queries, xs))
     multiplicity = None
     if problem.key_weights is not None and not weighting.one_hot:
@@ -137,7 +138,7 @@ def _pool_slice(
         near = gather_rows(xs[problem_values_slot(problem)], rows)
         near = near.masked_fill((positions < 0)[..., None], 0.0)
         value = (weights[..., None] * near).sum(-2) if problem.width == 1 else (weights[:, :, None] @ near)[:, :, 0]
-    return value, log, weights
+    return value, log, weights, done.empty.view(b, n)
 
 
 def problem_values_slot(problem: Problem) -> int:
@@ -179,7 +180,7 @@ def _best_selected(positions: Tensor, weights: Tensor, r: int) -> tuple[Tensor, 
     order = weights.argsort(dim=-1, descending=True, stable=True)[..., :r]
     weights, positions = weights.gather(-1, order), positions.gather(-1, order)
     positions = positions.masked_fill(weights <= 0, -1)
-    return positions, weights.masked_fill(positions < 0, 0.0)
+    return padded_top(positions, weights.masked_fill(positions < 0, 0.0), r)
 
 
 def all_weights(problem: Problem) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..columns import pool
 from ..weightings.base import Cell, Done, Pooling, by_row
-from .cells import QUERY, WHOLE, Place, Problem, cut
+from .cells import PARAMETER, QUERY, WHOLE, Place, Problem, cut
 
 CellFunction = Callable[[Place, Sequence[Tensor]], Sequence[Tensor | None]]
 
@@ -37,7 +37,12 @@ class _BlockSum(torch.autograd.Function):
         ctx.save_for_backward(*xs)
         totals = [torch.zeros(slot.shape, dtype=slot.dtype, device=problem.device) for slot in outs]
         for _, place in problem.places():
-            parts = fn(place, [cut(x, layout, place) for x, layout in zip(xs, ins, strict=True)])
+            own = iter(problem.parameters())  # a cell is scored by the modules' own parameters, not by aliases of them
+            cuts = [
+                next(own) if layout == PARAMETER else cut(x, layout, place).detach()
+                for x, layout in zip(xs, ins, strict=True)
+            ]
+            parts = fn(place, cuts)
             for total, slot, part in zip(totals, outs, parts, strict=True):
                 if part is not None:
                     target = cut(total, slot.layout, place)
@@ -52,11 +57,15 @@ class _BlockSum(torch.autograd.Function):
             torch.zeros(slot.shape, dtype=slot.dtype, device=ctx.problem.device) if g is None else g
             for g, slot in zip(grads, ctx.outs, strict=True)
         ]
-        slots = [Slot(ctx.ins[i], xs[i].shape, xs[i].dtype) for i in wanted]
+        slots = [Slot(_summed(ctx.ins[i]), xs[i].shape, xs[i].dtype) for i in wanted]
         product = _vector_jacobian(ctx.fn, len(xs), wanted)
         ins = [*ctx.ins, *(slot.layout for slot in ctx.outs)]
         results = iter(_BlockSum.apply(ctx.problem, product, ins, slots, *xs, *filled))  # type: ignore[arg-type]
         return (None, None, None, None, *(next(results) if i in wanted else None for i in range(len(xs))))
+
+
+def _summed(layout: str) -> str:
+    return WHOLE if layout == PARAMETER else layout
 
 
 def _vector_jacobian(fn: CellFunction, count: int, wanted: list[int]) -> CellFunction:
@@ -89,10 +98,9 @@ def second_gradients(
     dlog: Tensor,
 ) -> list[Tensor | None]:
     """The gradients of the answer, with a graph."""
-    # every input under its own name: with q = k = v one tensor would be counted thrice
-    own = [
-        x.view_as(x) if layout != WHOLE and x.requires_grad else x for x, layout in zip(tensors, layouts, strict=True)
-    ]
+    # every input under its own name: with q = k = v one tensor would be counted thrice, and a parameter of the score
+    # once more where the embedded queries and keys have come from it
+    own = [x.view_as(x) if x.requires_grad else x for x in tensors]
     with torch.enable_grad():
         value, log_normalizer = _differentiable(problem, own, layouts, done)
         heads, seeds = [value], [dvalue]

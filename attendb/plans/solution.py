@@ -23,6 +23,15 @@ class Solution:
     top: tuple[Tensor, Tensor] | None = None  # positions, weights, (b, n, r) each
 
 
+def padded_top(positions: Tensor, weights: Tensor, r: int) -> tuple[Tensor, Tensor]:
+    """Always r columns: −1 and weight 0 where there are fewer rows."""
+    short = r - positions.shape[-1]
+    if short > 0:
+        positions = torch.nn.functional.pad(positions, (0, short), value=-1)
+        weights = torch.nn.functional.pad(weights, (0, short))
+    return positions, weights
+
+
 def index_of(problem: Problem, positions: Tensor) -> Tensor:
     """Rows 0 … m−1 of ascending positions; −1 (none) becomes row 0."""
     if problem.m == 0:

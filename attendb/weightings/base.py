@@ -96,7 +96,7 @@ class Pooling(Weighting):
     """A weighting with a weight for every row: subclasses give the equations of this file."""
 
     fill: ClassVar[float] = -torch.inf  # the score of a row that the query may not see
-    refinements: ClassVar[int] = 2  # Newton steps that make τ differentiable: 2 give derivatives up to the third
+    refinements: ClassVar[int] = 2  # Newton steps that make τ differentiable: 2 give first and second derivatives
 
     def run(self, fold: Fold) -> Done:
         raise NotImplementedError(f"{type(self).__name__} must define run(fold)")

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..errors import KindError
 from .base import Cell, Fold, Selecting
-from .selecting import Best
-from .softmax import Softmax
+from .selecting import PLAIN_SOFTMAX, Best
 
 
 class Sampled(Selecting):
@@ -31,13 +30,13 @@ class Sampled(Selecting):
     """
 
     one_hot = True
+    then = property(lambda self: PLAIN_SOFTMAX)  # type: ignore[assignment]
 
     def __init__(self, seed: int = 0):
         super().__init__()
         if isinstance(seed, bool) or not hasattr(seed, "__index__"):
             raise KindError(f"seed must be a whole number, got {seed!r}")
         self.seed = operator.index(seed)
-        self.then = Softmax()
 
     def select(self, fold: Fold) -> tuple[Tensor, Tensor]:
         rank, positions = fold(Best(1, self._perturbed))

@@ -81,6 +81,9 @@ def _first(state: State, k: int) -> State:
     return tuple(x.gather(-1, rank_order) for x in state)
 
 
+PLAIN_SOFTMAX = Softmax()  # of a single row: weight 1, log-normaliser its score. Nobody's submodule: it cannot learn
+
+
 class TopK(Selecting):
     """The k best rows, pooled by ``then``: α = then's weights over the k highest scores, 0 elsewhere.
 
@@ -134,10 +137,10 @@ class Nearest(Selecting):
     """
 
     one_hot = True
+    then = property(lambda self: PLAIN_SOFTMAX)  # type: ignore[assignment]
 
     def __init__(self, at_least: float | None = None):
         super().__init__()
-        self.then = Softmax()
         self.at_least = threshold(at_least)
 
     def select(self, fold: Fold) -> tuple[Tensor, Tensor]:
