@@ -45,7 +45,8 @@ class Answer:
     ``log_normalizer`` (..., n): see the weighting; −∞ for an empty neighbourhood; None where the weighting has none.
     ``empty`` (..., n): no row had weight; the value is then 0 with zero gradient (None for text values).
     ``log_prob`` (..., n): of the drawn row, for `Sampled`; else None.
-    ``top``: the best rows, when asked for by ``top=``. ``error_bound`` (..., n): what is certified, when ``tol`` was given.
+    ``top``: the best rows, when asked for by ``top=``.
+    ``error_bound`` (..., n): what is certified, when ``tol`` was given.
     ``plan``: how it was computed and why not otherwise; prints as a small table.
     """
 
@@ -59,7 +60,9 @@ class Answer:
         self.value: Array = self._out(solution.value) if labels is None else self._names(labels)
         self.log_normalizer: Array = self._maybe(solution.log_normalizer)
         self.log_prob: Array = self._maybe(solution.log_prob)
-        self.error_bound: Array = None if tol is None else self._out(torch.zeros_like(solution.empty, dtype=torch.float64))
+        self.error_bound: Array = (
+            None if tol is None else self._out(torch.zeros_like(solution.empty, dtype=torch.float64))
+        )
         self.top: Top | None = None
         if solution.top is not None:
             positions, weights = solution.top
@@ -81,8 +84,8 @@ class Answer:
         size = pairs * (torch.finfo(question.problem.result_dtype).bits // 8)
         if size > max_bytes:
             raise TooLargeError(
-                f"the weights of {problem.batch * problem.n} queries and {question.rows} keys need {_bytes(size)}, above the "
-                f"bound of {_bytes(max_bytes)}: ask for top=, for fewer queries, or raise max_bytes"
+                f"the weights of {problem.batch * problem.n} queries and {question.rows} keys need {_bytes(size)}, "
+                f"above the bound of {_bytes(max_bytes)}: ask for top=, for fewer queries, or raise max_bytes"
             )
         weights = all_weights(problem)
         if question.kept is not None:
@@ -131,7 +134,8 @@ class Answer:
             codes = np.argmax(found.numpy(), -1) if found.shape[-1] else np.full(found.shape[:-1], -1)
         else:
             codes = found[..., 0].numpy()
-        names = np.append(labels.names, None)  # the last one stands for an empty neighbourhood
+        nobody = np.array([None], dtype=object)  # stands for an empty neighbourhood
+        names = np.concatenate([labels.names, nobody])
         empty = self._solution.empty.cpu().numpy()
         chosen = names[np.where(empty, len(names) - 1, codes)]
         chosen = chosen.reshape(*self._question.batch_shape, self._question.n)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ class Opaque:
         return Opaque(self.rows[index])
 
 
-Parts: TypeAlias = Union[Tensor, Opaque, tuple["Parts", ...]]
-Columns: TypeAlias = Union[Tensor, Opaque, dict[str, "Columns"]]
+Parts: TypeAlias = "Tensor | Opaque | tuple[Parts, ...]"
+Columns: TypeAlias = "Tensor | Opaque | dict[str, Columns]"
 
 
 def leaves(parts: Parts) -> Iterator[Tensor | Opaque]:
@@ -108,7 +108,7 @@ class Labels:
         return torch.nn.functional.one_hot(self.codes, len(self.names)).to(dtype)[None]
 
 
-Values: TypeAlias = Union[Tensor, Labels]
+Values: TypeAlias = Tensor | Labels
 
 
 def pool(weights: Tensor, values: Values) -> Tensor:
@@ -116,7 +116,14 @@ def pool(weights: Tensor, values: Values) -> Tensor:
     if isinstance(values, Labels):
         out = weights.new_zeros(*weights.shape[:-1], len(values.names))
         return out.index_add(-1, values.codes, weights)
+    if 1 < values.shape[-1] < 16:  # the matrix product is up to three times faster with the long axis last
+        return (values.transpose(-1, -2) @ weights.transpose(-1, -2)).transpose(-1, -2)
     return weights @ values
+
+
+def pool_back(weights: Tensor, cotangent: Tensor) -> Tensor:
+    """Σ_j weights[j, i] cotangent_j for every row: (b, n, m), (b, n, v) → (b, m, v)."""
+    return (cotangent.transpose(-1, -2) @ weights).transpose(-1, -2)
 
 
 def project(cotangent: Tensor, values: Values) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,7 +53,7 @@ def _as_float64(start: object, name: str) -> Tensor:
     if isinstance(start, (str, bytes, bool)) or start is None:
         raise KindError(f"{name} must be a number, got {start!r}")
     try:
-        value = torch.as_tensor(start).detach()
+        value = start.detach() if isinstance(start, Tensor) else torch.from_numpy(np.array(start))
     except (TypeError, ValueError, RuntimeError):
         raise KindError(f"{name} must be a number or an array of numbers, got {type(start).__name__}") from None
     if value.is_complex() or value.dtype == torch.bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,11 +103,15 @@ def read_question(
     result = _result_dtype(q, k, v)
     dtype = torch.float32 if result in (torch.float16, torch.bfloat16) else result
     shapes = [*_batches(q), *_batches(k), v.shape[:-2] if isinstance(v, Tensor) else ()]
-    shapes += [x.shape[:-2] for x in masks[:2] if isinstance(x, Tensor)] + [x.shape[:-1] for x in masks[2:] if x is not None]
+    shapes += [x.shape[:-2] for x in masks[:2] if isinstance(x, Tensor)] + [
+        x.shape[:-1] for x in masks[2:] if x is not None
+    ]
     try:
         batch_shape = torch.broadcast_shapes(*shapes)
     except RuntimeError:
-        raise InputError(f"the batch axes {sorted({tuple(s) for s in shapes if s})} do not broadcast together") from None
+        raise InputError(
+            f"the batch axes {sorted({tuple(s) for s in shapes if s})} do not broadcast together"
+        ) from None
     if positions is None:
         positions = torch.arange(m)
     kept = _kept(masks, m)
@@ -129,7 +134,9 @@ def read_question(
         result_dtype=result,
         where=_pair(masks.where, batch_shape, device, None),
         bias=_pair(masks.bias, batch_shape, device, dtype),
-        key_weights=None if masks.key_weights is None else _pair(masks.key_weights[..., None, :], batch_shape, device, dtype),
+        key_weights=None
+        if masks.key_weights is None
+        else _pair(masks.key_weights[..., None, :], batch_shape, device, dtype),
         exclude=None if masks.exclude is None else _pair(masks.exclude[..., :, None], batch_shape, device, None),
         top=top,
         blocks=blocks,
@@ -182,19 +189,18 @@ def _as_float(parts: Parts, dtype: torch.dtype) -> Parts:
 
 def _one_query(q: Columns, raw: Any, k: Columns) -> Columns:
     """A 1-D query to keys of width d > 1 is one query."""
-    if not (isinstance(q, Tensor) and isinstance(k, Tensor)) or q.ndim != 2 or q.shape[1] != 1 or k.shape[-1] <= 1:
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor)) or k.shape[-1] <= 1:
         return q
-    flat = getattr(raw, "ndim", None) == 1 or isinstance(raw, (list, tuple)) and not isinstance(raw[0:1], (list, tuple))
-    if isinstance(raw, (list, tuple)):
-        flat = bool(raw) and not isinstance(raw[0], (list, tuple, Tensor)) and not hasattr(raw[0], "__len__")
-    return q.T if flat and q.shape[0] == k.shape[-1] else q
+    flat = len(np.shape(raw)) == 1 if isinstance(raw, (list, tuple)) else getattr(raw, "ndim", None) == 1
+    return q.T if flat and q.shape == (k.shape[-1], 1) else q
 
 
 def _device(**inputs: Any) -> torch.device:
     devices: dict[str, torch.device] = {}
     for name, x in inputs.items():
-        leaves = x.values() if isinstance(x, dict) else [x]
-        devices.update({name: leaf.device for leaf in leaves if isinstance(leaf, Tensor)})
+        for leaf in x.values() if isinstance(x, dict) else [x]:
+            if isinstance(leaf, Tensor):
+                devices[name] = leaf.device
     chosen = next((d for d in devices.values() if d.type != "cpu"), torch.device("cpu"))
     given = {name: d for name, d in devices.items() if d != chosen}
     if given and chosen.type != "cpu":
@@ -227,7 +233,9 @@ def _key_weights(data: Any, m: int) -> Tensor | None:
         raise InputError(f"key_weights has shape {tuple(w.shape)} but there are {m} keys: give one number for each key")
     if not (w.detach() >= 0).all() or torch.isinf(w.detach()).any():
         bad = int((~(w.detach() >= 0) | torch.isinf(w.detach())).reshape(-1, m).any(0).nonzero()[0, 0])
-        raise InputError(f"key_weights must be ≥ 0 and finite, got {float(w.detach().reshape(-1, m)[0, bad])} for key {bad}")
+        raise InputError(
+            f"key_weights must be ≥ 0 and finite, got {float(w.detach().reshape(-1, m)[0, bad])} for key {bad}"
+        )
     return w
 
 
@@ -238,7 +246,9 @@ def _exclude(data: Any, n: int, m: int | None) -> Tensor | None:
     if x.is_floating_point() or x.dtype == torch.bool:
         raise KindError(f"exclude has dtype {x.dtype}: give the position of one row for each query, −1 for none")
     if x.ndim == 0 or x.shape[-1] not in (1, n):
-        raise InputError(f"exclude has shape {tuple(x.shape)} but there are {n} queries: give one position for each query")
+        raise InputError(
+            f"exclude has shape {tuple(x.shape)} but there are {n} queries: give one position for each query"
+        )
     if m is not None and x.numel() and (int(x.max()) >= m or int(x.min()) < -1):
         raise InputError(f"exclude names row {int(x.max())} but positions run from 0 to {m - 1} (−1 = none)")
     return x.long()
@@ -322,9 +332,12 @@ def _without_unseen(problem: Problem) -> Problem:
     seen = torch.zeros(problem.batch, problem.m, dtype=torch.bool, device=problem.device)
     for _, place in problem.places():
         w = problem.key_weights
-        present = problem.present(place, None if w is None else w[place.batch if w.shape[0] > 1 else slice(None), :, place.keys])
+        present = problem.present(
+            place, None if w is None else w[place.batch if w.shape[0] > 1 else slice(None), :, place.keys]
+        )
         if present is not None:
             seen[place.batch, place.keys] |= present.any(-2)
+
     def hide(x: Any) -> Any:
         if isinstance(x, dict):
             return {name: hide(part) for name, part in x.items()}
@@ -337,7 +350,9 @@ def _without_unseen(problem: Problem) -> Problem:
 
 
 def _tensors_of(columns: Any) -> list[Tensor]:
-    return [x for part in columns.values() for x in _tensors_of(part)] if isinstance(columns, dict) else tensors(columns)
+    return (
+        [x for part in columns.values() for x in _tensors_of(part)] if isinstance(columns, dict) else tensors(columns)
+    )
 
 
 def _fold_batch(problem: Problem) -> Problem:

@@ -156,7 +156,9 @@ def _from_list(data: list[Any], name: str) -> np.ndarray:
         usual = max(set(lengths), key=lengths.count)
         odd = {row: length for row, length in enumerate(lengths) if length != usual}
         shown = ", ".join(f"row {row}: {'no list' if n < 0 else n}" for row, n in list(odd.items())[:5])
-        raise InputError(f"{name} has rows of different lengths ({shown}; the others {usual}): give every row one length")
+        raise InputError(
+            f"{name} has rows of different lengths ({shown}; the others {usual}): give every row one length"
+        )
     flat = data
     while flat and isinstance(flat[0], (list, tuple)):
         flat = [x for row in flat for x in row]

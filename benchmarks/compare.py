@@ -35,7 +35,11 @@ class Row:
     peer_memory: float | None = None
 
     def markdown(self) -> str:
-        reached = "" if self.target is None else (f"≤ {self.target:g} ✓" if self.ratio <= self.target else f"≤ {self.target:g} ✗")
+        reached = (
+            ""
+            if self.target is None
+            else (f"≤ {self.target:g} ✓" if self.ratio <= self.target else f"≤ {self.target:g} ✗")
+        )
         memory = "" if self.ours_memory is None else f"{self.ours_memory:.0f} / {self.peer_memory or 0:.0f}"
         error = "" if self.error is None else f"{self.error:.1e}"
         return (
@@ -82,7 +86,7 @@ def measure(
 
 
 def peak_memory(script: str, *arguments: str) -> float:
-    """MiB by which a side's peak grows above its inputs: run as `script --side …` in a fresh process, which prints it."""
+    """MiB by which a side's peak grows above its inputs, printed last by `script arguments` in a fresh process."""
     out = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=True).stdout
     return float(out.strip().splitlines()[-1])
 
@@ -119,12 +123,16 @@ def machine() -> str:
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        model = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), model)
+        model = next(
+            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), model
+        )
     return f"{model}, {os.cpu_count()} cores"
 
 
 def commit() -> str:
-    out = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    out = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
     return out.stdout.strip() or "unknown"
 
 

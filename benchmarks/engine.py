@@ -165,13 +165,13 @@ def pairwise(
         chunk = best_chunk(lambda c: peer(c, 1024), chunks)
         some = slice(0, 64)
         exact = torch.softmax(plain(queries[some].double(), keys.double()), -1) @ values.double()
-        return compare.measure(
-            name, ours, lambda: peer(chunk), repeats=3, error=worst(ours()[some], exact), target=1.0
-        )
+        return compare.measure(name, ours, lambda: peer(chunk), repeats=3, error=worst(ours()[some], exact), target=1.0)
 
     def both() -> compare.Row:
         chunk = best_chunk(lambda c: backward_peer(c, 1024), chunks)
-        return compare.measure(f"{name}, forward + backward", backward_ours, lambda: backward_peer(chunk), repeats=3, target=1.0)
+        return compare.measure(
+            f"{name}, forward + backward", backward_ours, lambda: backward_peer(chunk), repeats=3, target=1.0
+        )
 
     return {name: forward, f"{name}, forward + backward": both}
 

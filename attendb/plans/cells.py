@@ -20,7 +20,7 @@ from ..errors import InputError, KindError
 from ..scores.base import Score
 from ..weightings.base import Cell, Weighting
 
-PAIRS_IN_CACHE = 1 << 18  # scores of one cell: 256 × 1024 (1 MB in float32) was fastest
+PAIRS_IN_CACHE = 256 * 1000  # scores of one cell: 1 MB in float32; rows of 1024 share cache lines
 SCRATCH_BYTES = 1 << 21  # temporaries of one cell: past 2–4 MB they ran five times slower
 
 QUERY, KEY, PAIR, WHOLE, PARAMETER = "query", "key", "pair", "whole", "parameter"
@@ -88,7 +88,15 @@ class Problem:
 
     @staticmethod
     def plain(
-        score: Score, weighting: Weighting, queries: Tensor, keys: Tensor, values: Tensor, **masks: Tensor | None
+        score: Score,
+        weighting: Weighting,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        bias: Tensor | None = None,
+        key_weights: Tensor | None = None,
+        exclude: Tensor | None = None,
     ) -> Problem:
         """The problem of embedded tensors that agree in batch, dtype and device."""
         b, n, m = queries.shape[0], queries.shape[1], keys.shape[1]
@@ -106,7 +114,9 @@ class Problem:
             dtype=queries.dtype,
             device=queries.device,
             result_dtype=queries.dtype,
-            **masks,
+            bias=bias,
+            key_weights=key_weights,
+            exclude=exclude,
         )
 
     @property
@@ -213,7 +223,7 @@ class Problem:
             present = present & mask
         return present
 
-    def function_at(self, fn: PairFunction | None | Tensor, place: Place, name: str) -> Tensor | None:
+    def function_at(self, fn: PairFunction | Tensor | None, place: Place, name: str) -> Tensor | None:
         if fn is None or isinstance(fn, Tensor):
             return None
         out = fn(self.query_positions[place.queries][:, None], self.positions[place.keys][None, :])

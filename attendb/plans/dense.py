@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..columns import project
+from ..columns import pool_back, project
 from ..weightings.base import Accumulator, Cell, Done, Pooling, Selecting, State, by_row
 from ..weightings.sampled import Sampled
 from ..weightings.selecting import Best
@@ -55,7 +55,7 @@ class CellFold:
         """Tiles (batch, queries), in order, to the whole batch and all queries."""
         if len(tiles) == 1:
             return tiles[0]
-        b, n, _ = self.problem.sizes(self.scale)
+        n = self.problem.sizes(self.scale)[1]
         across = max(1, -(-self.problem.n // n))
         rows = [tiles[i : i + across] for i in range(0, len(tiles), across)]
         return tuple(
@@ -219,10 +219,13 @@ class _CellGradients:
 
     def scores(self) -> Tensor:
         grads = self.cell.times(self.g * self.inner)
-        return grads.masked_fill(torch.isinf(self.cell.scores), 0.0) if torch.isinf(self.cell.scores).any() else grads
+        scores = self.cell.scores
+        if scores.numel() and scores.amax() == torch.inf:  # a small change of an infinite score changes nothing
+            grads = grads.masked_fill(scores == torch.inf, 0.0)
+        return grads
 
     def values(self) -> Tensor:
-        return self.cell.times(self.p).transpose(-1, -2) @ self.dvalue
+        return pool_back(self.cell.times(self.p), self.dvalue)
 
     def multiplicity(self) -> Tensor:
         present = self.cell.present
@@ -237,7 +240,7 @@ def _cell_gradients(weighting: Pooling, cell: Cell, dvalue: Tensor) -> _CellGrad
     column = by_row(tau, z)
     p = weighting.weight(z, column)
     g, _ = weighting.slopes(z, column, p)
-    inner = project(dvalue, cell.values) + by_row(shift, z)
+    inner = project(dvalue, cell.values).add_(by_row(shift, z))
     return _CellGradients(replace(cell, scores=scores), dvalue, inner, p.detach(), g)
 
 
@@ -255,4 +258,3 @@ def _add(total: Tensor | None, layout: str, place: Any, part: Tensor | None) -> 
     if total is not None and part is not None:
         target = cut(total, layout, place)
         target += part.sum_to_size(target.shape)
-

@@ -87,6 +87,7 @@ class Fused:
         if problem.bias is not None:
             bias = problem.bias
             added = cut(bias, PAIR, place) if isinstance(bias, Tensor) else problem.function_at(bias, place, "bias")
+            assert added is not None
             mask = mask + problem.weighting.temper(added).detach()
         present = problem.present(place, None)
         return mask if present is None else mask.masked_fill(~present, -torch.inf)

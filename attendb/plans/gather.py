@@ -63,7 +63,7 @@ def pool_selected(problem: Problem, weighting: Selecting, positions: Tensor) -> 
     else:
         row = sum(x.shape[-1] for x in tensors(problem.keys)) + problem.width + 4
         step = max(1, NUMBERS_AT_ONCE // max(1, row * positions.shape[-1] * problem.batch))
-    xs, layouts = problem.inputs()
+    xs = problem.inputs()[0]
     recompute = torch.is_grad_enabled() and problem.n > step and any(x.requires_grad for x in xs)
     parts: list[tuple[Tensor, ...]] = []
     for start in range(0, max(problem.n, 1), step):
@@ -202,4 +202,3 @@ def _selected_weights(problem: Problem, weighting: Selecting) -> Tensor:
     weights = _pool_slice(problem, weighting, positions, slice(0, problem.n), *xs)[2]
     out = weights.new_zeros(problem.batch, problem.n, problem.m)
     return out.scatter_add(-1, index_of(problem, positions), weights) if problem.m else out
-

@@ -144,4 +144,3 @@ def _differentiable(problem: Problem, xs: list[Tensor], layouts: list[str], done
     (value,) = _BlockSum.apply(problem, pooled, ins, [per_value], *xs, tau)  # type: ignore[misc]
     log_normalizer = (done.ref.double() + tau).to(problem.dtype) if weighting.has_log_normalizer else None
     return torch.where(empty[..., None], 0.0, value), log_normalizer
-

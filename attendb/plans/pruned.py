@@ -45,7 +45,9 @@ class _Boxes:
     def sort(x: Tensor, size: int) -> _Boxes:
         order = box_order(x, size)
         columns = x[order].T.contiguous()
-        runs = torch.cat([columns, columns[:, -1:].expand(-1, -columns.shape[1] % size)], 1).view(len(columns), -1, size)
+        runs = torch.cat([columns, columns[:, -1:].expand(-1, -columns.shape[1] % size)], 1).view(
+            len(columns), -1, size
+        )
         return _Boxes(order, columns, runs.amin(-1).T, runs.amax(-1).T)
 
 
@@ -149,7 +151,9 @@ class _PrunedSoftmax(torch.autograd.Function):
     """(Σ α v (n, v), log Σ w exp a (n,)) for a = −½‖q − k‖²; memory O(box) beyond the results, in both directions."""
 
     @staticmethod
-    def forward(ctx: Any, layout: _Layout, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, layout: _Layout, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         values, totals, offsets = [], [], []
         for mine, rows, parts in _tiles(layout, v, logs):
             phi, psi, near_values = parts
@@ -194,7 +198,7 @@ class _PrunedSoftmax(torch.autograd.Function):
 
 
 def _tiles(layout: _Layout, v: Tensor, logs: Tensor | None) -> Any:
-    """(queries, rows, (φ, ψ, values)) of each box of queries, centred on it: φ = (q − c, 1), ψ = (k − c, −½‖k − c‖² + log w)."""
+    """(queries, rows, (φ, ψ, values)) of each box of queries, centred: φ = (q − c, 1), ψ = (k − c, −½‖k − c‖² + log w)."""
     v = v[layout.keys.order].to(layout.narrow)
     logs = None if logs is None else logs[layout.keys.order].double()
     n = layout.queries.columns.shape[1]
@@ -292,7 +296,7 @@ def _surest(
     nearest: Tensor,
     m: int,
 ) -> Tensor:
-    """A lower bound of the log-sum of every query of each box: the least over its queries of the sum of one near box."""
+    """A lower bound of every query's log-sum, a box: the least over its queries of the sum of one near box."""
     n, d = queries.columns.shape[1], len(queries.columns)
     boxes = len(nearest)
     mine = (torch.arange(start, start + boxes, device=nearest.device)[:, None] * QUERIES_IN_BOX) + torch.arange(

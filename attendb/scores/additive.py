@@ -10,6 +10,7 @@ from torch import Tensor
 from ..columns import Columns, Parts
 from .base import Score
 from .dot import check_widths, given_or_random
+from .tanh_sum import tanh_sum
 
 
 class Additive(Score):
@@ -56,11 +57,10 @@ class Additive(Score):
         return keys @ self.key_weight.to(keys.dtype).T
 
     def pair(self, queries: Tensor, keys: Tensor) -> Tensor:
-        hidden = queries[..., :, None, :] + keys[..., None, :, :]
-        return torch.tanh(hidden) @ self.weight.to(queries.dtype)
+        return tanh_sum(queries, keys, self.weight.to(queries.dtype))
 
     def scratch(self, queries: Parts, keys: Parts) -> int:
-        return max(1, self.weight.shape[0])
+        return 2
 
     def extra_repr(self) -> str:
         return f"{self.query_weight.shape[1]}, {self.key_weight.shape[1]}, {self.weight.shape[0]}"

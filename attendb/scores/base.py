@@ -145,7 +145,7 @@ def as_score(score: object) -> Score:
     if isinstance(score, Score):
         return score
     if callable(score) and not isinstance(score, type):
-        return Custom(score)
+        return Custom(cast(Callable[[Any, Any], Tensor], score))
     if isinstance(score, type) and issubclass(score, Score):
         raise KindError(f"score is the class {score.__name__}: create it, {score.__name__}(…)")
     raise KindError(f"score must be a Score, an nn.Module or a function of (queries, keys), got {type(score).__name__}")

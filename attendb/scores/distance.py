@@ -113,7 +113,7 @@ class Laplacian(_Distance):
     power = 1
 
     def pair(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return manhattan(queries, keys).neg()
+        return manhattan(queries, keys, sign=-1.0)
 
 
 class Euclidean(_Distance):

@@ -114,7 +114,7 @@ def check_widths(score: Score, queries: Any, keys: Any, d_q: int, d_k: int) -> N
 def given_or_random(given: object, shape: tuple[int, ...], name: str, learn: bool) -> nn.Parameter:
     """A parameter with the given numbers, or uniform in ±√(6 / (fan in + fan out)) (Glorot and Bengio 2010)."""
     if given is None:
-        fans = sum(shape) if len(shape) > 1 else shape[0] + 1
+        fans = sum(shape) + (len(shape) == 1)
         data = (torch.rand(shape) * 2 - 1) * math.sqrt(6 / max(1, fans))
     else:
         data = torch.as_tensor(given).detach().clone()

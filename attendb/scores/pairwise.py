@@ -52,30 +52,33 @@ class _Squared(torch.autograd.Function):
 
 
 class _Manhattan(torch.autograd.Function):
-    """‖q − k‖₁; the subgradient at 0 is 0."""
+    """± ‖q − k‖₁; the subgradient at 0 is 0."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, sign: float) -> Tensor:
         ctx.save_for_backward(q, k)
-        return torch.cdist(*_batched(q, k), p=1.0)
+        ctx.sign = sign
+        distance = torch.cdist(*_batched(q, k), p=1.0)
+        return distance.neg_() if sign < 0 else distance
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
         q, k = ctx.saved_tensors
+        sign = ctx.sign
         if torch.is_grad_enabled():  # a graph of this gradient is wanted: plain differentiable sums
-            signs = [_difference(q, k, column).sign() for column in range(q.shape[-1])]
+            signs = [_difference(q, k, column).sign() * sign for column in range(q.shape[-1])]
             dq = torch.stack([(grad * sign).sum(-1) for sign in signs], -1) if signs else torch.zeros_like(q)
             dk = torch.stack([-(grad * sign).sum(-2) for sign in signs], -1) if signs else torch.zeros_like(k)
-            return _sum_to(dq, q.shape), _sum_to(dk, k.shape)
+            return _sum_to(dq, q.shape), _sum_to(dk, k.shape), None
         full_q, full_k = _batched(q, k)
         grad = grad.contiguous()
         dq = dk = None
         if ctx.needs_input_grad[0]:
-            dq = _sum_to(torch.ops.aten._cdist_backward(grad, full_q, full_k, 1.0, grad), q.shape)
+            dq = _sum_to(torch.ops.aten._cdist_backward(grad, full_q, full_k, 1.0, grad), q.shape).mul_(sign)
         if ctx.needs_input_grad[1]:
             back = grad.transpose(-1, -2).contiguous()
-            dk = _sum_to(torch.ops.aten._cdist_backward(back, full_k, full_q, 1.0, back), k.shape)
-        return dq, dk
+            dk = _sum_to(torch.ops.aten._cdist_backward(back, full_k, full_q, 1.0, back), k.shape).mul_(sign)
+        return dq, dk, None
 
 
 def squared_distance(q: Tensor, k: Tensor) -> Tensor:
@@ -83,9 +86,9 @@ def squared_distance(q: Tensor, k: Tensor) -> Tensor:
     return _Squared.apply(q, k)  # type: ignore[no-any-return]
 
 
-def manhattan(q: Tensor, k: Tensor) -> Tensor:
-    """‖q − k‖₁, (..., n, d), (..., m, d) → (..., n, m). Cost O(n·m·d), no (n, m, d) temporary."""
-    return _Manhattan.apply(q, k)  # type: ignore[no-any-return]
+def manhattan(q: Tensor, k: Tensor, *, sign: float = 1.0) -> Tensor:
+    """sign · ‖q − k‖₁, (..., n, d), (..., m, d) → (..., n, m). Cost O(n·m·d), no (n, m, d) temporary."""
+    return _Manhattan.apply(q, k, sign)  # type: ignore[no-any-return]
 
 
 def safe_sqrt(squared: Tensor) -> Tensor:

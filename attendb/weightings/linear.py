@@ -27,7 +27,7 @@ class _Plain(Pooling):
             check_not_negative(scores, type(self).__name__)
         weights = cell.times(scores)
         size = weights if self.not_negative else cell.times(torch.ones_like(scores))
-        return size.sum(-1, dtype=torch.float64), pool(weights, cell.values).double()
+        return size.sum(-1).double(), pool(weights, cell.values).double()
 
     def merge(self, a: State, b: State) -> State:
         return a[0] + b[0], a[1] + b[1]

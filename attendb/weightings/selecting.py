@@ -62,13 +62,19 @@ class Best:
                 stable = rank[tied].sort(dim=-1, descending=True, stable=True).indices[..., : self.k]
                 order = cell.positions.argsort(stable=True)
                 if not torch.equal(order, torch.arange(size, device=order.device)):
-                    stable = order[rank[tied][..., order].sort(dim=-1, descending=True, stable=True).indices[..., : self.k]]
+                    stable = order[
+                        rank[tied][..., order].sort(dim=-1, descending=True, stable=True).indices[..., : self.k]
+                    ]
                 index = index.index_put((tied,), stable)
         values = rank.gather(-1, index)
         positions = cell.positions[index].masked_fill(values == -torch.inf, -1)
         best: State = (values, positions)
         if self.with_multiplicity:
-            w = torch.ones_like(rank) if cell.multiplicity is None else cell.multiplicity.expand(cell.scores.shape)[queries]
+            w = (
+                torch.ones_like(rank)
+                if cell.multiplicity is None
+                else cell.multiplicity.expand(cell.scores.shape)[queries]
+            )
             best = (*best, w.gather(-1, index))
         return _first(best, self.k)
 
@@ -93,8 +99,8 @@ class TopK(Selecting):
     Cost: one pass; state k rows a query.
 
     >>> import attendb as ad
-    >>> nearest2 = ad.TopK(2, then=ad.Uniform())
-    >>> ad.attend([[0.0]], [[1.0], [2.0], [9.0]], [1.0, 2.0, 9.0], score=ad.Euclidean(), weighting=nearest2).value.tolist()
+    >>> two = ad.TopK(2, then=ad.Uniform())
+    >>> ad.attend([[0.0]], [[1.0], [2.0], [9.0]], [1.0, 2.0, 9.0], score=ad.Euclidean(), weighting=two).value.tolist()
     [[1.5]]
 
     Source: Fix and Hodges 1951 (k nearest neighbours); Gupta et al. 2021 (top-k attention).

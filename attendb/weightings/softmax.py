@@ -21,7 +21,7 @@ class _Summed(Pooling):
         raise NotImplementedError
 
     def kernel(self, z: Tensor) -> Tensor:
-        """p before it is normalised."""
+        """p before it is normalised; may overwrite z."""
         raise NotImplementedError
 
     def decay(self, ref: Tensor, new: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class _Summed(Pooling):
 
     def _sums(self, cell: Cell, scores: Tensor, ref: Tensor) -> State:
         p = cell.times(self.kernel(self.centre(scores, ref)))
-        return ref, p.sum(-1, dtype=torch.float64), pool(p, cell.values).double()
+        return ref, p.sum(-1).double(), pool(p, cell.values).double()
 
     def merge(self, a: State, b: State) -> State:
         ref = torch.maximum(a[0], b[0])
@@ -90,7 +90,7 @@ class Softmax(_Summed):
         return _max(scores)
 
     def kernel(self, z: Tensor) -> Tensor:
-        return z.exp()
+        return z.exp_()  # z is new: `centred` subtracts
 
     def decay(self, ref: Tensor, new: Tensor) -> Tensor:
         return torch.where(ref == new, 0.0, ref - new).double().exp()
@@ -116,7 +116,8 @@ class Softmax(_Summed):
 class Normalized(_Summed):
     """Scores over their sum: α_i = w_i a_i / Σ_j w_j a_j, for scores a ≥ 0 (kernels).
 
-    log_normalizer = log Σ_j w_j a_j. Raises InputError for a negative score. Cost: one pass; state 1 + v numbers a query.
+    log_normalizer = log Σ_j w_j a_j. Raises InputError for a negative score.
+    Cost: one pass; state 1 + v numbers a query.
 
     >>> import attendb as ad
     >>> ad.attend([[0.0]], [[0.5], [0.75]], [0.0, 3.0], score=ad.Triangular(1.0)).value.tolist()
@@ -218,6 +219,5 @@ def _max(scores: Tensor) -> Tensor:
 def check_not_negative(scores: Tensor, name: str) -> None:
     if scores.numel() and scores.amin() < 0:
         raise InputError(
-            f"a score is {float(scores.amin()):.6g}, but {name} needs scores ≥ 0: use Softmax, or a kernel such as Gaussian"
+            f"a score is {float(scores.amin()):.6g} but {name} needs scores ≥ 0: use Softmax, or a kernel such as Boxcar"
         )
-

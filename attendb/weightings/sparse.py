@@ -101,7 +101,7 @@ class _Sums:
 
     def lift(self, cell: Cell) -> State:
         p, r = self._parts(cell)
-        return p.sum(-1, dtype=torch.float64), r.sum(-1, dtype=torch.float64)
+        return p.sum(-1).double(), r.sum(-1).double()
 
     def merge(self, a: State, b: State) -> State:
         return tuple(x + y for x, y in zip(a, b, strict=True))
@@ -122,10 +122,10 @@ class _Pool(_Sums):
             ref, tau = cell.context
             z = self.weighting.centre(cell.masked(-torch.inf), ref)
             p = cell.times(self.weighting.weight(z, by_row(tau, z)))
-            total = p.sum(-1, dtype=torch.float64)
+            total = p.sum(-1).double()
             return total, pool(p, cell.values).double(), total, total[..., None]
         p, r = self._parts(cell)
-        sums = [x.sum(-1, dtype=torch.float64) for x in (p, r)]
+        sums = [x.sum(-1).double() for x in (p, r)]
         pooled = [pool(x, cell.values).double() for x in (p, r)]
         return sums[0], pooled[0], sums[1], pooled[1]
 
