@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 
@@ -29,7 +30,7 @@ class Opaque:
         return Opaque(self.rows[index])
 
 
-Parts: TypeAlias = "Tensor | Opaque | tuple[Parts, ...]"
+Parts: TypeAlias = "Tensor | Opaque | tuple[Any, ...]"  # nested tuples of Parts
 Columns: TypeAlias = "Tensor | Opaque | dict[str, Columns]"
 
 
@@ -111,7 +112,7 @@ class Labels:
 Values: TypeAlias = Tensor | Labels
 
 
-def pool(weights: Tensor, values: Values) -> Tensor:
+def pool(weights: Float[Tensor, "b n m"], values: Values) -> Float[Tensor, "b n v"]:
     """Σ_i weights[..., i] values[i]: (b, n, m), (b, m, v) → (b, n, v)."""
     if isinstance(values, Labels):
         out = weights.new_zeros(*weights.shape[:-1], len(values.names))
@@ -121,12 +122,12 @@ def pool(weights: Tensor, values: Values) -> Tensor:
     return weights @ values
 
 
-def pool_back(weights: Tensor, cotangent: Tensor) -> Tensor:
+def pool_back(weights: Float[Tensor, "b n m"], cotangent: Float[Tensor, "b n v"]) -> Float[Tensor, "b m v"]:
     """Σ_j weights[j, i] cotangent_j for every row: (b, n, m), (b, n, v) → (b, m, v)."""
     return (cotangent.transpose(-1, -2) @ weights).transpose(-1, -2)
 
 
-def project(cotangent: Tensor, values: Values) -> Tensor:
+def project(cotangent: Float[Tensor, "b n v"], values: Values) -> Float[Tensor, "b n m"]:
     """⟨cotangent, value_i⟩ for every row: (b, n, v), (b, m, v) → (b, n, m)."""
     if isinstance(values, Labels):
         return cotangent.index_select(-1, values.codes)

@@ -81,6 +81,12 @@ def mixed(generator: Generator) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
+def multiplicities() -> Tensor:
+    """Key weights, irrational: with rational ones a sparse weight can lie on the edge of its support, where the
+    gradient of one side is as right as that of the other."""
+    return torch.linspace(-0.7, 0.7, KEYS, dtype=torch.float64).exp()
+
+
 def closeness(queries: Tensor, keys: Tensor) -> Tensor:
     """A plain function of the user's, positive everywhere."""
     differences = queries[..., :, None, :] - keys[..., None, :, :]
@@ -202,7 +208,8 @@ DTYPES = [
     Dtype(torch.bfloat16, 1.5e-2),
 ]
 
-BLOCKS: list[tuple[int, int] | None] = [(1, 1), (3, 2), (64, 64), None]
+# Queries × keys of one cell: one key at a time, one query at a time, uneven ones in both, and the engine's own.
+BLOCKS: list[tuple[int, int] | None] = [(64, 1), (1, 4), (3, 8), None]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What all tests share: pinned seeds."""
+"""What all tests share: pinned seeds, and the shapes in the signatures of attendb checked at every call."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+SHAPED = ("columns", "scores.pairwise", "scores.tanh_sum", "weightings")
+SHAPED += ("plans.flash", "plans.gather")
+install_import_hook([f"attendb.{module}" for module in SHAPED], "beartype.beartype")
 
 # The same examples on every run and machine, and no time limit for one example: machines differ.
 settings.register_profile(

@@ -30,7 +30,7 @@ _forced: ContextVar[tuple[int, int] | None] = ContextVar("forced_block_sizes", d
 
 @contextmanager
 def block_sizes(*, queries: int, keys: int) -> Iterator[None]:
-    """Force how many queries and keys plan "dense" cuts a cell to (for law checks: the answer must not depend on it)."""
+    """Force how plan "dense" cuts cells (for law checks: the answer must not depend on it)."""
     token = _forced.set((queries, keys))
     try:
         yield

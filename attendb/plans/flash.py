@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -25,14 +26,24 @@ _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def flash_softmax(phi: Tensor, psi: Tensor, values: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def flash_softmax(
+    phi: Float[Tensor, "b n w"],
+    psi: Float[Tensor, "#b m w"],
+    values: Float[Tensor, "#b m v"],
+    mask: Float[Tensor, "#b n m"] | None = None,
+) -> tuple[Float[Tensor, "b n v"], Float[Tensor, "b n"]]:
     """(Σ α v (b, n, v), log Σ exp a (b, n)) for a = φ·ψ + mask, α = softmax(a); mask (b or 1, n, m), −∞ = absent."""
     b = phi.shape[0]
     psi, values = (x.expand(b, *x.shape[1:]) for x in (psi, values))
     return _Flash.apply(phi, psi, values, mask)  # type: ignore[no-any-return]
 
 
-def forward(phi: Tensor, psi: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def forward(
+    phi: Float[Tensor, "b n w"],
+    psi: Float[Tensor, "b m w"],
+    values: Float[Tensor, "b m v"],
+    mask: Float[Tensor, "#b n m"] | None,
+) -> tuple[Float[Tensor, "b n v"], Float[Tensor, "b n"]]:
     """`flash_softmax` without a graph, on batches that agree."""
     width = _padded(max(phi.shape[-1], values.shape[-1]))
     q, k, v = (_wide(x, width) for x in (phi, psi, values))
@@ -45,15 +56,15 @@ def forward(phi: Tensor, psi: Tensor, values: Tensor, mask: Tensor | None) -> tu
 
 
 def backward(
-    phi: Tensor,
-    psi: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    value: Tensor,
-    total: Tensor,
-    dvalue: Tensor,
-    dlog: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    phi: Float[Tensor, "b n w"],
+    psi: Float[Tensor, "b m w"],
+    values: Float[Tensor, "b m v"],
+    mask: Float[Tensor, "#b n m"] | None,
+    value: Float[Tensor, "b n v"],
+    total: Float[Tensor, "b n"],
+    dvalue: Float[Tensor, "b n v"],
+    dlog: Float[Tensor, "b n"] | None,
+) -> tuple[Float[Tensor, "b n w"], Float[Tensor, "b m w"], Float[Tensor, "b m v"]]:
     """Gradients to φ, ψ and the values, from what `forward` returned and the gradients of both of its results."""
     width = _padded(max(phi.shape[-1], values.shape[-1] + (dlog is not None)))
     if dlog is not None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -145,7 +146,7 @@ def problem_values_slot(problem: Problem) -> int:
     return len(tensors(problem.queries)) + len(tensors(problem.keys))
 
 
-def gather_rows(x: Tensor, rows: Tensor) -> Tensor:
+def gather_rows(x: Float[Tensor, "#b m d"], rows: Int64[Tensor, "b n k"]) -> Float[Tensor, "b n k d"]:
     """Rows (b, n, k) of x (b or 1, m, d): (b, n, k, d)."""
     b, n, k = rows.shape
     if x.shape[0] == 1:

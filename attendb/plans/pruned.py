@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ..scores.distance import Gaussian
@@ -198,7 +199,7 @@ class _PrunedSoftmax(torch.autograd.Function):
 
 
 def _tiles(layout: _Layout, v: Tensor, logs: Tensor | None) -> Any:
-    """(queries, rows, (φ, ψ, values)) of each box of queries, centred: φ = (q − c, 1), ψ = (k − c, −½‖k − c‖² + log w)."""
+    """(queries, rows, (φ, ψ, values)) of each box of queries: φ = (q − c, 1), ψ = (k − c, −½‖k − c‖² + log w)."""
     v = v[layout.keys.order].to(layout.narrow)
     logs = None if logs is None else logs[layout.keys.order].double()
     n = layout.queries.columns.shape[1]
@@ -240,7 +241,7 @@ def _second(
     return found[0], found[1], found[2], dlogs
 
 
-def box_order(x: Tensor, size: int) -> Tensor:
+def box_order(x: Float[Tensor, "m d"], size: int) -> Int64[Tensor, " m"]:
     """An order of the rows (m, d) in which every run of ``size`` rows lies in a small box.
 
     Sort-tile-recursive packing: sort by the first column, cut into slabs, sort each slab by the next column, and so on.

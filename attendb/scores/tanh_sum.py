@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 LARGEST = 40.0  # of |q_h| + |k_h|: e^{2·40} is finite in float32
@@ -60,6 +61,8 @@ def _units(q: Tensor, k: Tensor) -> Iterator[Tensor]:
             yield torch.add(left, right, out=buffer).tanh_()
 
 
-def tanh_sum(q: Tensor, k: Tensor, weight: Tensor) -> Tensor:
+def tanh_sum(
+    q: Float[Tensor, "*#b n hidden"], k: Float[Tensor, "*#b m hidden"], weight: Float[Tensor, " hidden"]
+) -> Float[Tensor, "*#b n m"]:
     """Σ_h weight_h tanh(q_h + k_h): (..., n, hidden), (..., m, hidden), (hidden,) → (..., n, m)."""
     return _TanhSum.apply(q, k, weight)  # type: ignore[no-any-return]

@@ -61,7 +61,7 @@ def oracle(
     >>> from attendb.testing import oracle
     >>> answer = oracle([[1.0]], [[0.0], [1.0], [2.0]], [10.0, 20.0, 30.0], score=ad.Dot())
     >>> round(float(answer.value), 10)
-    25.7521038261
+    25.752103826
 
     Source: Bahdanau, Cho and Bengio 2015, equations 5 and 6.
     """

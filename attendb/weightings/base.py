@@ -17,9 +17,10 @@ A *selecting* weighting names rows; the engine gathers them and pools them by an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..columns import Values
@@ -50,6 +51,7 @@ class Cell:
         return weights if self.present is None else weights.masked_fill(~self.present, 0.0)
 
 
+@runtime_checkable
 class Accumulator(Protocol):
     """One fold: `absorb(state, cell)` equals merge(state, lift(cell)), and may be faster."""
 
@@ -60,6 +62,7 @@ class Accumulator(Protocol):
     def absorb(self, state: State, cell: Cell) -> State: ...
 
 
+@runtime_checkable
 class Fold(Protocol):
     """One pass over all cells; the last pass of a weighting also carries the best rows, when asked for them."""
 
@@ -101,22 +104,26 @@ class Pooling(Weighting):
     def run(self, fold: Fold) -> Done:
         raise NotImplementedError(f"{type(self).__name__} must define run(fold)")
 
-    def weight(self, z: Tensor, tau: Tensor) -> Tensor:
+    def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
         """p(z, τ), elementwise, differentiable; τ has a last axis of 1 or the shape of z."""
         raise NotImplementedError(f"{type(self).__name__} must define weight(z, tau)")
 
-    def slopes(self, z: Tensor, tau: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(
+        self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"], p: Float[Tensor, "*q m"]
+    ) -> tuple[Float[Tensor, "*q m"], Float[Tensor, "*q m"]]:
         """(∂p/∂z, −∂p/∂τ), by autograd of `weight` unless a subclass knows them."""
         with torch.enable_grad():
             z_, tau_ = z.detach().requires_grad_(), tau.expand_as(z).detach().clone().requires_grad_()
             g, minus_r = torch.autograd.grad(self.weight(z_, tau_).sum(), (z_, tau_), materialize_grads=True)
         return g, -minus_r
 
-    def centre(self, scores: Tensor, ref: Tensor) -> Tensor:
+    def centre(self, scores: Float[Tensor, "*q m"], ref: Float[Tensor, "*q"]) -> Float[Tensor, "*q m"]:
         """z = a − ref; where ref is +∞ the infinite scores share z = 0, where it is −∞ (no row) z = −∞."""
         return centred(scores, ref)
 
-    def refine(self, tau: Tensor, total: Tensor, slope: Tensor) -> Tensor:
+    def refine(
+        self, tau: Float[Tensor, "b n"], total: Float[Tensor, "b n"], slope: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b n"]:
         """A better τ from Σ w p and Σ w r at τ, differentiably: one Newton step unless a closed form is known."""
         return tau + (total - 1) / slope
 
@@ -140,7 +147,7 @@ class Selecting(Weighting):
         raise NotImplementedError(f"{type(self).__name__} must define select(fold)")
 
 
-def centred(scores: Tensor, ref: Tensor) -> Tensor:
+def centred(scores: Float[Tensor, "*q m"], ref: Float[Tensor, "*q"]) -> Float[Tensor, "*q m"]:
     shift = ref[..., None]
     if not torch.isinf(ref).any():
         return scores - shift
@@ -149,6 +156,6 @@ def centred(scores: Tensor, ref: Tensor) -> Tensor:
     return torch.where(shift == torch.inf, shared, z)
 
 
-def by_row(per_query: Tensor, like: Tensor) -> Tensor:
+def by_row(per_query: Float[Tensor, "*q"], like: Float[Tensor, "*q m"]) -> Float[Tensor, "*q 1"]:
     """A per-query number (b, n) as (b, n, 1) in the dtype of ``like``."""
     return per_query[..., None].to(like.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..columns import pool
@@ -39,13 +40,15 @@ class _Plain(Pooling):
         size, pooled = fold(self, last=True)
         return Done(pooled, size == 0, torch.zeros_like(size), torch.zeros_like(size))
 
-    def centre(self, scores: Tensor, ref: Tensor) -> Tensor:
+    def centre(self, scores: Float[Tensor, "*q m"], ref: Float[Tensor, "*q"]) -> Float[Tensor, "*q m"]:
         return scores
 
-    def weight(self, z: Tensor, tau: Tensor) -> Tensor:
+    def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
         return z
 
-    def slopes(self, z: Tensor, tau: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(
+        self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"], p: Float[Tensor, "*q m"]
+    ) -> tuple[Float[Tensor, "*q m"], Float[Tensor, "*q m"]]:
         return torch.ones_like(z), torch.zeros_like(z)
 
     def rank(self, cell: Cell) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..columns import pool
@@ -95,10 +96,12 @@ class Softmax(_Summed):
     def decay(self, ref: Tensor, new: Tensor) -> Tensor:
         return torch.where(ref == new, 0.0, ref - new).double().exp()
 
-    def weight(self, z: Tensor, tau: Tensor) -> Tensor:
+    def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
         return (z - tau).exp()
 
-    def slopes(self, z: Tensor, tau: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(
+        self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"], p: Float[Tensor, "*q m"]
+    ) -> tuple[Float[Tensor, "*q m"], Float[Tensor, "*q m"]]:
         return p, p
 
     def rank(self, cell: Cell) -> Tensor:
@@ -133,7 +136,7 @@ class Normalized(_Summed):
         highest = _max(scores) if scores.shape[-1] else scores.new_zeros(scores.shape[:-1])
         return torch.where(highest == torch.inf, highest, highest * 0.0)  # 0, ∞ or NaN
 
-    def centre(self, scores: Tensor, ref: Tensor) -> Tensor:
+    def centre(self, scores: Float[Tensor, "*q m"], ref: Float[Tensor, "*q"]) -> Float[Tensor, "*q m"]:
         if not (ref == torch.inf).any():
             return scores
         return torch.where(ref[..., None] == torch.inf, (scores == torch.inf).to(scores.dtype), scores)
@@ -144,10 +147,12 @@ class Normalized(_Summed):
     def decay(self, ref: Tensor, new: Tensor) -> Tensor:
         return (ref == new).double()
 
-    def weight(self, z: Tensor, tau: Tensor) -> Tensor:
+    def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
         return z * (-tau).exp()
 
-    def slopes(self, z: Tensor, tau: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(
+        self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"], p: Float[Tensor, "*q m"]
+    ) -> tuple[Float[Tensor, "*q m"], Float[Tensor, "*q m"]]:
         return (-tau).exp().expand_as(p), p
 
     def rank(self, cell: Cell) -> Tensor:
@@ -187,7 +192,7 @@ class Uniform(_Summed):
     def level(self, scores: Tensor) -> Tensor:
         return scores.new_zeros(scores.shape[:-1])
 
-    def centre(self, scores: Tensor, ref: Tensor) -> Tensor:
+    def centre(self, scores: Float[Tensor, "*q m"], ref: Float[Tensor, "*q"]) -> Float[Tensor, "*q m"]:
         return torch.zeros_like(scores)
 
     def kernel(self, z: Tensor) -> Tensor:
@@ -196,10 +201,12 @@ class Uniform(_Summed):
     def decay(self, ref: Tensor, new: Tensor) -> Tensor:
         return torch.ones_like(ref, dtype=torch.float64)
 
-    def weight(self, z: Tensor, tau: Tensor) -> Tensor:
+    def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
         return (z - tau).exp()
 
-    def slopes(self, z: Tensor, tau: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(
+        self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"], p: Float[Tensor, "*q m"]
+    ) -> tuple[Float[Tensor, "*q m"], Float[Tensor, "*q m"]]:
         return torch.zeros_like(p), p
 
     def rank(self, cell: Cell) -> Tensor:
@@ -219,5 +226,5 @@ def _max(scores: Tensor) -> Tensor:
 def check_not_negative(scores: Tensor, name: str) -> None:
     if scores.numel() and scores.amin() < 0:
         raise InputError(
-            f"a score is {float(scores.amin()):.6g} but {name} needs scores ≥ 0: use Softmax, or a kernel such as Boxcar"
+            f"a score is {float(scores.amin()):.6g} but {name} needs scores ≥ 0: use Softmax, or a kernel like Boxcar"
         )

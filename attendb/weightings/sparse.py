@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..columns import pool
@@ -145,10 +146,12 @@ class Sparsemax(Thresholded):
 
     start = -1.0
 
-    def weight(self, z: Tensor, tau: Tensor) -> Tensor:
+    def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
         return (z - tau).clamp(min=0)
 
-    def slopes(self, z: Tensor, tau: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(
+        self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"], p: Float[Tensor, "*q m"]
+    ) -> tuple[Float[Tensor, "*q m"], Float[Tensor, "*q m"]]:
         support = (p > 0).to(p.dtype)
         return support, support
 
@@ -169,9 +172,11 @@ class Entmax15(Thresholded):
 
     start = -1.0
 
-    def weight(self, z: Tensor, tau: Tensor) -> Tensor:
+    def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
         return (z / 2 - tau).clamp(min=0).square()
 
-    def slopes(self, z: Tensor, tau: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(
+        self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"], p: Float[Tensor, "*q m"]
+    ) -> tuple[Float[Tensor, "*q m"], Float[Tensor, "*q m"]]:
         root = p.sqrt()
         return root, 2 * root
