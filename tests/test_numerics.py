@@ -692,8 +692,8 @@ def chosen(scores: Any, weighting: Any, k: int, dtype: torch.dtype, n: int = 1, 
     return answer.top.positions.tolist()
 
 
-@each_dtype
-@pytest.mark.parametrize("shards", [1, 2, 3, 6, None])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("shards", [1, 2, 3, None])
 @pytest.mark.parametrize("scores", list(RANKS), ids=str)
 def test_ties_go_to_the_lowest_position(scores: tuple[float, ...], shards: int | None, dtype: torch.dtype) -> None:
     ranking = RANKS[scores]
@@ -904,13 +904,13 @@ def test_equal_rows_in_half_precision_are_drawn_within_the_table() -> None:
     rows = 50_000
     keys, values = torch.zeros(rows, 1, dtype=torch.float16), torch.arange(rows, dtype=torch.float64)[:, None]
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        q = torch.ones(400, 1, dtype=dtype)
+        q = torch.ones(100, 1, dtype=dtype)
         answer = ad.attend(q, keys.to(dtype), values, score=ad.Dot(), weighting=ad.Sampled(seed=4))
         drawn = answer.value[:, 0]
         assert (drawn >= 0).all() and (drawn < rows).all()
-        assert abs(float(drawn.mean()) / rows - 0.5) < 0.08  # five standard errors of 400 uniform draws
-        assert len(drawn.unique()) > 380
-        near(answer.log_prob, [-math.log(rows)] * 400, 1e-2 if dtype == torch.bfloat16 else 1e-3)
+        assert abs(float(drawn.mean()) / rows - 0.5) < 0.15  # five standard errors of 100 uniform draws
+        assert len(drawn.unique()) > 90
+        near(answer.log_prob, [-math.log(rows)] * 100, 1e-2 if dtype == torch.bfloat16 else 1e-3)
 
 
 @pytest.mark.parametrize(

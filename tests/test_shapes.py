@@ -206,10 +206,14 @@ def test_mixed_floats_promote() -> None:
     half = torch.zeros(4, 3, dtype=torch.float16)
     assert ad.attend(half, half, half.bfloat16()).value.dtype == torch.float32
     mixed = ad.attend(single, double, single, score=ad.Gaussian(1.0))
-    compare(mixed, oracle(single.astype(np.float64), double, single.astype(np.float64), score=ad.Gaussian(1.0)), atol=1e-12)
+    compare(
+        mixed, oracle(single.astype(np.float64), double, single.astype(np.float64), score=ad.Gaussian(1.0)), atol=1e-12
+    )
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, bool])
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, bool]
+)
 def test_whole_numbers_are_computed_in_float64(dtype: Any) -> None:
     x = np.array([[0], [1], [1], [0], [1]]).astype(dtype)
     answer = ad.attend(x[:2], x, x, score=ad.Gaussian(1.0))

@@ -10,6 +10,7 @@ from .cells import Problem
 from .dense import Dense
 from .fused import Fused
 from .pruned import Pruned
+from .reproducible import Reproducible
 from .solution import Solution, Unserved
 from .topk import BlockTopK
 
@@ -30,7 +31,7 @@ class Plan(Protocol):
     def solve(self) -> Solution: ...
 
 
-PLANS = (Dense, Fused, BlockTopK, Pruned)
+PLANS = (Dense, Fused, BlockTopK, Pruned, Reproducible)
 NAMES = tuple(plan.name for plan in PLANS)
 
 
@@ -59,7 +60,7 @@ def solve(problem: Problem, forced: str | None) -> tuple[Solution, PlanReport]:
         reason = plan.refusal()
         if reason is None:
             cost = plan.cost()
-            said[plan.name] = f"estimated {_seconds(cost)}"
+            said[plan.name] = f"estimated {_seconds(cost)}" if cost < float("inf") else "only when forced by name"
             able.append((cost, plan))
         else:
             said[plan.name] = f"refused: {reason}"
@@ -67,6 +68,8 @@ def solve(problem: Problem, forced: str | None) -> tuple[Solution, PlanReport]:
         if forced not in {plan.name for _, plan in able}:
             raise PlanError(f"plan {forced!r} cannot serve this call: {said[forced].removeprefix('refused: ')}")
         able = [(cost, plan) for cost, plan in able if plan.name == forced]
+    else:
+        able = [(cost, plan) for cost, plan in able if cost < float("inf")]
     for _, plan in sorted(able, key=lambda pair: pair[0]):
         try:
             solution = plan.solve()
