@@ -36,6 +36,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
 DTYPES = list(TOLERANCE)
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 plans = pytest.mark.parametrize("plan", ["dense", "fused", None])
+each_way = pytest.mark.parametrize("plan", ["dense", None])
 
 
 # torch: scaled_dot_product_attention
@@ -209,37 +210,40 @@ KERNELS = [
 ]
 
 
+@each_way
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("d", [1, 3])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_sklearn_kernel_density(kernel: Kernel, d: int, weighted: bool) -> None:
+def test_sklearn_kernel_density(kernel: Kernel, d: int, weighted: bool, plan: str | None) -> None:
     """log density = log_normalizer − log Σw − d log h − log ∫ kernel, −∞ where a compact kernel reaches nothing."""
     keys, queries, h = np.random.randn(60, d), 1.5 * np.random.randn(25, d), 0.9
     queries[0] = 30.0
     weights = np.random.rand(60) + 0.1 if weighted else np.ones(60)
     model = KernelDensity(kernel=kernel.name, bandwidth=h).fit(keys, sample_weight=weights if weighted else None)
-    answer = ad.attend(queries, keys, np.ones(60), score=kernel.score(h), key_weights=weights)
+    answer = ad.attend(queries, keys, np.ones(60), score=kernel.score(h), key_weights=weights, plan=plan)
     ours = answer.log_normalizer - math.log(weights.sum()) - d * math.log(h) - kernel.log_integral(d)
     theirs = model.score_samples(queries)
     assert np.isneginf(theirs).any() == (kernel.name in ("tophat", "epanechnikov", "linear"))
     close(ours, theirs, "log density", 1e-10, 1e-10)
 
 
-def test_scipy_gaussian_kde_is_a_gaussian_with_a_full_matrix() -> None:
+@each_way
+def test_scipy_gaussian_kde_is_a_gaussian_with_a_full_matrix(plan: str | None) -> None:
     keys, queries, weights = np.random.randn(2, 80), np.random.randn(2, 15), np.random.rand(80)
     keys[1] += 0.8 * keys[0]
     model = gaussian_kde(keys, weights=weights)
     root = np.linalg.cholesky(model.covariance)
-    answer = ad.attend(queries.T, keys.T, np.ones(80), score=ad.Gaussian(root), key_weights=weights)
+    answer = ad.attend(queries.T, keys.T, np.ones(80), score=ad.Gaussian(root), key_weights=weights, plan=plan)
     log_integral = math.log(2 * math.pi) + math.log(np.linalg.det(root))
     close(answer.log_normalizer - math.log(weights.sum()) - log_integral, model.logpdf(queries), "logpdf", 1e-11, 1e-11)
 
 
-def test_sklearn_pairwise_kernels_as_conic_weights() -> None:
+@each_way
+def test_sklearn_pairwise_kernels(plan: str | None) -> None:
     queries, keys, values = np.random.randn(9, 4), np.random.randn(20, 4), np.random.randn(20, 2)
-    ours = ad.attend(queries, keys, values, score=ad.Cosine(), weighting=ad.Linear()).value
+    ours = ad.attend(queries, keys, values, score=ad.Cosine(), weighting=ad.Linear(), plan=plan).value
     close(ours, cosine_similarity(queries, keys) @ values, "cosine", 1e-12, 1e-12)
-    total = ad.attend(queries, keys, values, score=ad.Gaussian(0.7)).log_normalizer
+    total = ad.attend(queries, keys, values, score=ad.Gaussian(0.7), plan=plan).log_normalizer
     close(total, np.log(rbf_kernel(queries, keys, gamma=0.5 / 0.7**2).sum(1)), "gaussian", 1e-11, 1e-11)
 
 
@@ -437,23 +441,25 @@ STATSMODELS = numbers(
 )
 
 
+@each_way
 @pytest.mark.parametrize(("fit", "printed"), KSMOOTH, ids=[name for name, _ in KSMOOTH])
-def test_r_ksmooth(fit: str, printed: str) -> None:
+def test_r_ksmooth(fit: str, printed: str, plan: str | None) -> None:
     """R puts the quartiles of either kernel at ± bandwidth / 4, and drops the normal one beyond 4 deviations."""
     name, kernel, width = fit.split(", ")
     keys, values = (MCYCLE if name == "mcycle" else FAITHFUL).T
     queries, expected = numbers(printed).T
     if kernel == "box":
-        answer = ad.attend(queries, keys, values, score=ad.Boxcar(float(width) / 2))
+        answer = ad.attend(queries, keys, values, score=ad.Boxcar(float(width) / 2), plan=plan)
     else:
         deviation = 0.3706506 * float(width)
         near = np.abs(queries[:, None] - keys) <= 4 * deviation
-        answer = ad.attend(queries, keys, values, score=ad.Gaussian(deviation), where=near)
+        answer = ad.attend(queries, keys, values, score=ad.Gaussian(deviation), where=near, plan=plan)
     assert (answer.empty == np.isnan(expected)).all()
     close(answer.value[~answer.empty, 0], expected[~answer.empty], "fit", 1e-11, 1e-11)
 
 
-def test_statsmodels_local_constant() -> None:
+@each_way
+def test_statsmodels_local_constant(plan: str | None) -> None:
     queries, expected = STATSMODELS.T
-    answer = ad.attend(queries, *MCYCLE.T, score=ad.Gaussian(STATSMODELS_BANDWIDTH))
+    answer = ad.attend(queries, *MCYCLE.T, score=ad.Gaussian(STATSMODELS_BANDWIDTH), plan=plan)
     close(answer.value[:, 0], expected, "fit", 1e-10, 1e-10)

@@ -268,7 +268,7 @@ def masks() -> Iterator[Refusal]:
         yield (
             f"mask of {kind.__name__}",
             ad.KindError,
-            r"where has dtype \S+ but a mask is boolean \(True = may attend\): compare it \(mask == 1\), or use bias= .*",
+            r"where has dtype \S+ but a mask is boolean \(True = may attend\): compare it .*, or use bias= .*",
             lambda kind=kind: ask(where=np.ones((2, 3), kind)),
         )
     yield (

@@ -1,4 +1,4 @@
-"""Shapes, dtypes, memory layouts and missing numbers at the door: what comes in odd must come out as the plain copy does."""
+"""Shapes, dtypes, memory layouts and missing numbers at the door: what comes in odd comes out as a plain copy does."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def numbers(*shape: int, name: str = "numbers") -> np.ndarray:
 @each_weighting
 @pytest.mark.parametrize("kind", [np.asarray, torch.tensor], ids=["numpy", "torch"])
 @pytest.mark.parametrize("m", [0, 1])
-@pytest.mark.parametrize("n", [0, 1, 20, 300])
+@pytest.mark.parametrize("n", [0, 1, 20])
 def test_no_keys_and_no_queries(make: Any, kind: Any, m: int, n: int) -> None:
     q, k, v = (kind(numbers(rows, width)) for rows, width in ((n, 2), (m, 2), (m, 3)))
     answer = ad.attend(q, k, v, score=positive, weighting=make(), top=2)
@@ -158,8 +158,8 @@ LAYOUTS = dict(layouts())
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
-@pytest.mark.parametrize("score", [ad.Dot(), ad.Gaussian(2.0), ad.Laplacian(2.0), ad.Triangular(4.0)])
-@pytest.mark.parametrize("rows", [33, 65])
+@pytest.mark.parametrize("score", [ad.Dot(), ad.Gaussian(2.0), ad.Laplacian(2.0)])
+@pytest.mark.parametrize("rows", [33])
 def test_layout_does_not_matter(layout: str, score: Any, rows: int) -> None:
     plain = numbers(7, 3, name="q"), numbers(rows, 3, name="k"), numbers(rows, 2, name="v")
     expected = oracle(*plain, score=score)
