@@ -106,5 +106,5 @@ def top_count(top: object) -> int:
         raise KindError(f"top must be a whole number ≥ 0, got {top!r}")
     number = int(top)  # type: ignore[call-overload]
     if number < 0:
-        raise InputError(f"top must be ≥ 0, got {number}")
+        raise InputError(f"top must be ≥ 0, got {number}: ask for 0 or more rows")
     return number

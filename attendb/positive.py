@@ -24,14 +24,17 @@ class Positive(nn.Module):
         super().__init__()
         value = _as_float64(start, name)
         if value.ndim > max_axes:
-            raise InputError(f"{name} has {value.ndim} axes, but at most {max_axes} can be used")
+            most = ("one number", "one number, or one a column", "a number, a vector or a matrix")[max_axes]
+            raise InputError(f"{name} has shape {tuple(value.shape)} but is the same for all rows: give {most}")
         if value.ndim == 2:
             if value.shape[0] != value.shape[1]:
                 raise InputError(f"{name} is a matrix of shape {tuple(value.shape)}: give a square one")
             if not torch.isfinite(value).all() or torch.linalg.matrix_rank(value) < value.shape[0]:
                 raise InputError(f"{name} is a singular or non-finite matrix: give an invertible one")
         elif not ((value > 0) & torch.isfinite(value)).all():
-            raise InputError(f"{name} must be > 0 and finite, got {value.tolist()}")
+            raise InputError(
+                f"{name} must be > 0 and finite, got {value.tolist()}: give it in the units of what it divides"
+            )
         self.name = name
         self.register_buffer("start", value)
         self.theta = nn.Parameter(torch.zeros_like(value), requires_grad=learn)

@@ -86,6 +86,14 @@ def read_question(
     stack = score.takes != "columns"
     k = read_columns(keys, "keys", stack=stack)
     q = _one_query(read_columns(queries, "queries", stack=stack), queries, k)
+    if (
+        isinstance(q, Tensor)
+        and isinstance(k, Tensor)
+        and k.shape == (0, 1)
+        and q.shape[-1] != 1
+        and np.ndim(keys) == 1
+    ):
+        raise InputError(f"keys are an empty list, whose width is unknown: give an array of shape (0, {q.shape[-1]})")
     v = read_values(values)
     m, n = count_rows(k), count_rows(q)
     if v.shape[-2] != m:
@@ -110,7 +118,8 @@ def read_question(
         batch_shape = torch.broadcast_shapes(*shapes)
     except RuntimeError:
         raise InputError(
-            f"the batch axes {sorted({tuple(s) for s in shapes if s})} do not broadcast together"
+            f"the batch axes {sorted({tuple(s) for s in shapes if s})} of queries, keys, values and masks do not "
+            "broadcast together: give equal ones, or 1"
         ) from None
     if positions is None:
         positions = torch.arange(m)
@@ -164,7 +173,8 @@ def _embed(problem: Problem) -> Problem:
     anchor = score.anchor(raw_k)
     q, k = score.embed_queries(raw_q, anchor), score.embed_keys(raw_k, anchor)
     eps = torch.finfo(problem.dtype).eps
-    if problem.dtype != torch.float64 and score.lost_digits(q, k) * eps > 1:
+    wide = problem.weighting.needs_float64() or not score.lost_digits(q, k) * eps <= 1
+    if problem.dtype != torch.float64 and wide:
         raw_q, raw_k = _double(raw_q), _double(raw_k)
         anchor = score.anchor(raw_k)
         q, k = score.embed_queries(raw_q, anchor), score.embed_keys(raw_k, anchor)
@@ -250,7 +260,10 @@ def _exclude(data: Any, n: int, m: int | None) -> Tensor | None:
             f"exclude has shape {tuple(x.shape)} but there are {n} queries: give one position for each query"
         )
     if m is not None and x.numel() and (int(x.max()) >= m or int(x.min()) < -1):
-        raise InputError(f"exclude names row {int(x.max())} but positions run from 0 to {m - 1} (−1 = none)")
+        wrong = int(x.min()) if int(x.min()) < -1 else int(x.max())
+        raise InputError(
+            f"exclude names row {wrong} but positions run from 0 to {m - 1} (−1 = none): name one of those"
+        )
     return x.long()
 
 
@@ -327,8 +340,10 @@ def _without_unseen(problem: Problem) -> Problem:
     odd = torch.zeros(problem.m, dtype=torch.bool, device=problem.device)
     for x in numbers:
         odd |= (~torch.isfinite(x.detach())).flatten(2).any(2).any(0)
-    if not odd.any():
+    blind = [x for x in _tensors_of(problem.queries) if not torch.isfinite(x.detach()).all()]
+    if not odd.any() and not blind:
         return problem
+    looking = torch.zeros(problem.batch, problem.n, dtype=torch.bool, device=problem.device)
     seen = torch.zeros(problem.batch, problem.m, dtype=torch.bool, device=problem.device)
     for _, place in problem.places():
         w = problem.key_weights
@@ -337,16 +352,18 @@ def _without_unseen(problem: Problem) -> Problem:
         )
         if present is not None:
             seen[place.batch, place.keys] |= present.any(-2)
+            looking[place.batch, place.queries] |= present.any(-1)
 
-    def hide(x: Any) -> Any:
+    def hide(x: Any, some: Tensor) -> Any:
         if isinstance(x, dict):
-            return {name: hide(part) for name, part in x.items()}
+            return {name: hide(part, some) for name, part in x.items()}
         if not isinstance(x, Tensor):
             return x
-        visible = seen.any(0, keepdim=True) if x.shape[0] == 1 else seen
+        visible = some.any(0, keepdim=True) if x.shape[0] == 1 else some
         return torch.where(visible[..., None], x, 0.0)
 
-    return replace(problem, keys=hide(problem.keys), values=hide(problem.values))
+    queries = hide(problem.queries, looking) if blind else problem.queries
+    return replace(problem, queries=queries, keys=hide(problem.keys, seen), values=hide(problem.values, seen))
 
 
 def _tensors_of(columns: Any) -> list[Tensor]:

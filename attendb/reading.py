@@ -35,7 +35,7 @@ def read_columns(data: Any, name: str, *, stack: bool = True) -> Columns:
         columns = {str(column): read_columns(part, f"{name} column {column!r}") for column, part in data.items()}
         lengths = {column: _rows(part) for column, part in columns.items()}
         if len(set(lengths.values())) > 1:
-            raise InputError(f"{name} has columns of different lengths: {lengths}")
+            raise InputError(f"{name} has columns of different lengths ({lengths}): give every column one length")
         return columns
     if isinstance(data, str):
         return Opaque(np.array([data], dtype=object))
@@ -162,7 +162,12 @@ def _from_list(data: list[Any], name: str) -> np.ndarray:
     flat = data
     while flat and isinstance(flat[0], (list, tuple)):
         flat = [x for row in flat for x in row]
-    if any(isinstance(x, str) or is_missing(x) and not isinstance(x, float) for x in flat):
+    odd = [x for x in flat if isinstance(x, str) or (is_missing(x) and not isinstance(x, float))]
+    if odd and flat is not data and not any(isinstance(x, str) for x in odd):
+        raise _missing_numbers(
+            name, [row for row, cells in enumerate(data) if any(is_missing(x) for x in np.ravel(cells))]
+        )
+    if odd:
         out = np.empty(len(data), dtype=object)
         for row, value in enumerate(data):
             out[row] = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
@@ -183,12 +188,9 @@ def _from_objects(array: np.ndarray, name: str) -> Columns:
     flat = array.reshape(-1) if array.ndim != 2 or array.shape[1] == 1 else array
     present = [x for x in flat.reshape(-1) if not is_missing(x)]
     if present and all(isinstance(x, (bool, int, float, np.number, np.bool_)) for x in present):
-        rows = np.array([any(is_missing(x) for x in np.atleast_1d(row)) for row in array])
-        if rows.any():
-            raise MissingValueError(
-                f"{name} has {int(rows.sum())} rows with missing numbers (first: row {int(rows.argmax())}): "
-                "drop them or fill them in"
-            )
+        gaps = [i for i, row in enumerate(array) if any(is_missing(x) for x in np.atleast_1d(row))]
+        if gaps:
+            raise _missing_numbers(name, gaps)
         return _numbers(_from_numeric_array(array.astype(np.float64), name), name)
     if flat.ndim != 1:
         raise KindError(f"{name} is a table of objects: give a dict of columns or a DataFrame")
@@ -198,6 +200,13 @@ def _from_objects(array: np.ndarray, name: str) -> Columns:
     out = np.empty(len(flat), dtype=object)
     out[:] = [x if is_missing(x) else str(x) for x in flat]
     return Opaque(out)
+
+
+def _missing_numbers(name: str, rows: list[int]) -> MissingValueError:
+    count, it = ("1 row", "it") if len(rows) == 1 else (f"{len(rows)} rows", "them")
+    return MissingValueError(
+        f"{name} has {count} with missing numbers (first: row {rows[0]}): drop {it} or fill {it} in"
+    )
 
 
 def _from_numeric_array(array: np.ndarray, name: str) -> Tensor:

@@ -19,7 +19,7 @@ from attendb.testing import check_score_laws, check_weighting_laws
 from attendb.testing.comparison import close
 
 ATOL = 1e-10
-few = settings(max_examples=8, deadline=None, derandomize=True, database=None)
+few = settings(max_examples=6, deadline=None, derandomize=True, database=None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,8 @@ from ..errors import InputError, KindError
 from ..scores.base import Score
 from ..weightings.base import Cell, Weighting
 
-PAIRS_IN_CACHE = 256 * 1000  # scores of one cell: 1 MB in float32; rows of 1024 share cache lines
+PAIRS_IN_CACHE = 256 * 960  # scores of one cell: 1 MB in float32; rows of 1024 would share cache lines
+KEYS_ALIKE = 192  # blocks are multiples of it: matrix products then round equal keys alike
 SCRATCH_BYTES = 1 << 21  # temporaries of one cell: past 2–4 MB they ran five times slower
 
 QUERY, KEY, PAIR, WHOLE, PARAMETER = "query", "key", "pair", "whole", "parameter"
@@ -149,7 +150,8 @@ class Problem:
         area = min(PAIRS_IN_CACHE, SCRATCH_BYTES // (itemsize * scratch)) if scratch > 2 else PAIRS_IN_CACHE * scale
         area = max(area, 1024)
         n = max(1, min(self.n, 256 if area >= 1 << 16 else 64))
-        m = max(1, min(self.m, area // n))
+        m = max(1, area // n)
+        m = min(self.m, max(m - m % KEYS_ALIKE, 1) if m > KEYS_ALIKE else m) or 1
         n = max(1, min(self.n, max(n, min(area // m, 4096))))
         return max(1, min(self.batch, area // (n * m))), n, m
 

@@ -46,7 +46,10 @@ class CellFold:
                 states[tile] = accumulator.lift(cell), beside and beside.lift(cell)
             else:
                 state, best = states[tile]
-                states[tile] = accumulator.absorb(state, cell), beside and beside.absorb(best, cell)  # type: ignore[arg-type]
+                states[tile] = (
+                    _written(state, accumulator.absorb(state, cell)),
+                    beside and _written(best, beside.absorb(best, cell)),  # type: ignore[arg-type]
+                )
         if beside:
             self.best = self._join([best for _, best in states.values()])  # type: ignore[misc]
         return self._join([state for state, _ in states.values()])
@@ -61,6 +64,16 @@ class CellFold:
         return tuple(
             torch.cat([torch.cat([state[i] for state in row], 1) for row in rows], 0) for i in range(len(tiles[0]))
         )
+
+
+def _written(state: State, new: State) -> State:
+    """Written over the old state where it fits: fresh ones would pin the heap between the temporaries of the cells."""
+    if any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(state, new, strict=True)):
+        return new
+    for a, b in zip(state, new, strict=True):
+        if a is not b:
+            a.copy_(b)
+    return state
 
 
 class Dense:

@@ -27,14 +27,14 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def flash_softmax(
-    phi: Float[Tensor, "b n w"],
+    phi: Float[Tensor, "#b n w"],
     psi: Float[Tensor, "#b m w"],
     values: Float[Tensor, "#b m v"],
     mask: Float[Tensor, "#b n m"] | None = None,
 ) -> tuple[Float[Tensor, "b n v"], Float[Tensor, "b n"]]:
     """(Σ α v (b, n, v), log Σ exp a (b, n)) for a = φ·ψ + mask, α = softmax(a); mask (b or 1, n, m), −∞ = absent."""
-    b = phi.shape[0]
-    psi, values = (x.expand(b, *x.shape[1:]) for x in (psi, values))
+    b = max(x.shape[0] for x in (phi, psi, values))
+    phi, psi, values = (x.expand(b, *x.shape[1:]) for x in (phi, psi, values))
     return _Flash.apply(phi, psi, values, mask)  # type: ignore[no-any-return]
 
 

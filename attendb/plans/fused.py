@@ -38,7 +38,10 @@ class Fused:
             return f"{type(problem.score).__name__} is no inner product of embedded queries and keys"
         if problem.top:
             return "top= needs the scores, which flash attention does not return"
-        largest = math.prod(float(x.detach().norm(dim=-1).amax()) for x in factors[:2])
+        scaled = problem.weighting.temper(factors.phi), factors.psi
+        largest = math.prod(float(x.detach().norm(dim=-1).amax()) for x in scaled)
+        if math.isnan(largest):
+            return "a query or a key is NaN"
         if not largest * torch.finfo(problem.dtype).eps < 1e-4:
             return f"scores up to {largest:.3g} lose digits in a {problem.dtype} log-sum-exp"
         return None

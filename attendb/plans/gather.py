@@ -150,9 +150,9 @@ def gather_rows(x: Float[Tensor, "#b m d"], rows: Int64[Tensor, "b n k"]) -> Flo
     """Rows (b, n, k) of x (b or 1, m, d): (b, n, k, d)."""
     b, n, k = rows.shape
     if x.shape[0] == 1:
-        return x[0].index_select(0, rows.reshape(-1)).view(b, n, k, -1)
+        return x[0].index_select(0, rows.reshape(-1)).view(b, n, k, x.shape[-1])
     index = (rows + x.shape[1] * torch.arange(b, device=rows.device)[:, None, None]).reshape(-1)
-    return x.flatten(0, 1).index_select(0, index).view(b, n, k, -1)
+    return x.flatten(0, 1).index_select(0, index).view(b, n, k, x.shape[-1])
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -117,8 +117,14 @@ class Custom(Score):
         q, k = queries.detach()[..., :1, :], keys.detach()[..., :1, :]
         with torch.enable_grad():
             out = self.fn(q, k)
-        if not isinstance(out, Tensor) or not out.is_floating_point():
-            raise KindError(f"the score function must return a floating tensor, got {type(out).__name__}")
+        if not isinstance(out, Tensor):
+            raise KindError(
+                f"the score function must return a tensor, got {type(out).__name__}: return scores (..., n, m)"
+            )
+        if not out.is_floating_point():
+            raise KindError(
+                f"the score function must return a floating tensor, got dtype {out.dtype}: convert it with .double()"
+            )
         if out.shape[-2:] != (1, 1):
             raise InputError(
                 f"the score function returned shape {tuple(out.shape)} for 1 query and 1 key: return (..., n, m)"
@@ -144,8 +150,8 @@ class Custom(Score):
 def as_score(score: object) -> Score:
     if isinstance(score, Score):
         return score
-    if callable(score) and not isinstance(score, type):
-        return Custom(cast(Callable[[Any, Any], Tensor], score))
-    if isinstance(score, type) and issubclass(score, Score):
+    if isinstance(score, type):
         raise KindError(f"score is the class {score.__name__}: create it, {score.__name__}(…)")
+    if callable(score):
+        return Custom(cast(Callable[[Any, Any], Tensor], score))
     raise KindError(f"score must be a Score, an nn.Module or a function of (queries, keys), got {type(score).__name__}")

@@ -15,7 +15,7 @@ from ..columns import Columns
 from ..errors import InputError
 from ..positive import Positive
 from .base import Factors, Score
-from .pairwise import manhattan, safe_sqrt, squared_distance
+from .pairwise import inner_product, manhattan, safe_sqrt, squared_distance
 
 
 class _Distance(Score):
@@ -41,7 +41,7 @@ class _Distance(Score):
 
     def anchor(self, keys: Columns) -> Tensor:
         k = cast(Tensor, keys).detach()
-        flat = k.reshape(-1, k.shape[-1])
+        flat = k.flatten(0, -2)
         if flat.shape[0] == 0:
             return k.new_zeros(k.shape[-1])
         centre = flat.mean(0, dtype=torch.float64).to(k.dtype)
@@ -85,8 +85,10 @@ class Gaussian(_Distance):
         if queries.shape[-1] <= 16:
             return squared_distance(queries, keys).mul(-0.5)
         halves = [x.square().sum(-1).mul(-0.5) for x in (queries, keys)]
-        expanded = queries @ keys.transpose(-1, -2) + halves[0][..., :, None] + halves[1][..., None, :]
-        return expanded.clamp(max=0)  # rounding must not make a distance negative
+        both = halves[0][..., :, None] + halves[1][..., None, :]
+        expanded = inner_product(queries, keys) + both
+        # what is closer than rounding can tell is equal: a distance is never negative, and 0 for equal rows
+        return torch.where(expanded > 4 * torch.finfo(both.dtype).eps * both, 0.0, expanded)
 
     def factors(self, queries: Any, keys: Any) -> Factors:
         halves = [x.square().sum(-1).mul(-0.5) for x in (queries, keys)]

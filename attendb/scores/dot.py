@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from ..columns import Columns
 from ..errors import InputError
 from .base import Factors, Score
+from .pairwise import inner_product
 
 
 class _InnerProduct(Score):
     def pair(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return queries @ keys.transpose(-1, -2)
+        return inner_product(queries, keys)
 
     def factors(self, queries: Any, keys: Any) -> Factors:
         return Factors(queries, keys, None)
@@ -108,7 +109,11 @@ class Bilinear(_InnerProduct):
 def check_widths(score: Score, queries: Any, keys: Any, d_q: int, d_k: int) -> None:
     for what, got, want in (("queries", queries.shape[-1], d_q), ("keys", keys.shape[-1], d_k)):
         if got != want:
-            raise InputError(f"{what} have width {got} but {type(score).__name__} was made for width {want}")
+            made = f"{type(score).__name__}({queries.shape[-1]}, {keys.shape[-1]}, …)"
+            raise InputError(
+                f"{what} have width {got} but {type(score).__name__} was made for width {want}: "
+                f"give {what} of width {want}, or create {made}"
+            )
 
 
 def given_or_random(given: object, shape: tuple[int, ...], name: str, learn: bool) -> nn.Parameter:

@@ -94,6 +94,26 @@ def manhattan(
     return _Manhattan.apply(q, k, sign)  # type: ignore[no-any-return]
 
 
+COLUMNS_ALIKE = 192  # matrix products of so many columns round every column alike; the edges of others differ
+
+
+def inner_product(q: Float[Tensor, "*#b n d"], k: Float[Tensor, "*#b m d"]) -> Float[Tensor, "*#b n m"]:
+    """q·k for all pairs, (..., n, d), (..., m, d) → (..., n, m), such that equal keys get equal scores, bit for bit.
+
+    Matrix products handle the last few columns by other code, which rounds differently, and a tie would go to the wrong
+    row: those columns are computed among rows of zeros.
+    """
+    m = k.shape[-2]
+    if q.shape[-2] == 1 and m < COLUMNS_ALIKE:
+        return (q * k).sum(-1).unsqueeze(-2)
+    rest = m % COLUMNS_ALIKE
+    if not rest:
+        return q @ k.transpose(-1, -2)
+    last = torch.nn.functional.pad(k[..., m - rest :, :], (0, 0, 0, COLUMNS_ALIKE - rest))
+    edge = (q @ last.transpose(-1, -2))[..., :rest]
+    return edge if rest == m else torch.cat([q @ k[..., : m - rest, :].transpose(-1, -2), edge], -1)
+
+
 def safe_sqrt(squared: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
     """√x with gradient 0 at x = 0 (autograd's own is infinite there, and ∞ · 0 is NaN)."""
     positive = squared > 0

@@ -90,6 +90,10 @@ class Weighting(nn.Module):
     convex: ClassVar[bool] = True  # the weights are ≥ 0 and sum to 1
     uses_scores: ClassVar[bool] = True
 
+    def needs_float64(self) -> bool:
+        """Whether its parameters lie beyond float32."""
+        return False
+
     def temper(self, scores: Tensor) -> Tensor:
         """What is done to each score first, with gradients (a temperature)."""
         return scores

@@ -168,11 +168,15 @@ def whole_number(k: object, name: str) -> int:
         raise KindError(f"{name} must be a whole number ≥ 1, got {k!r}")
     number = operator.index(k)  # type: ignore[arg-type]
     if number < 1:
-        raise InputError(f"{name} must be at least 1, got {number}")
+        raise InputError(f"{name} must be at least 1, got {number}: leave the weighting out to use all rows")
     return number
 
 
 def threshold(at_least: float | None) -> float | None:
-    if at_least is not None and (isinstance(at_least, bool) or math.isnan(float(at_least))):
-        raise InputError(f"at_least must be a number, got {at_least!r}")
-    return None if at_least is None else float(at_least)
+    if at_least is None:
+        return None
+    if isinstance(at_least, (bool, str, bytes)) or not hasattr(at_least, "__float__"):
+        raise KindError(f"at_least must be a number, got {at_least!r}: give the lowest score that counts")
+    if math.isnan(float(at_least)):
+        raise InputError("at_least must be a number, got nan: give the lowest score that counts")
+    return float(at_least)

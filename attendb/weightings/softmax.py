@@ -82,6 +82,9 @@ class Softmax(_Summed):
     def temperature(self) -> Tensor:
         return self.scale()
 
+    def needs_float64(self) -> bool:
+        return float(self.scale.start) < 1e-30  # a score over it overflows
+
     def temper(self, scores: Tensor) -> Tensor:
         if self._unit and not self.scale.theta.requires_grad:
             return scores
