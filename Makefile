@@ -35,10 +35,10 @@ lint: $(STAMP)
 test test-all demo: export OMP_WAIT_POLICY ?= PASSIVE
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-all: lint
-	$(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m "" $(PYTEST_ARGS)
 
 demo: $(STAMP)
 	$(BIN)/attendb demo

@@ -115,8 +115,8 @@ def read_question(
         x.shape[:-1] for x in masks[2:] if x is not None
     ]
     try:
-        batch_shape = torch.broadcast_shapes(*shapes)
-    except RuntimeError:
+        batch_shape = np.broadcast_shapes(*shapes)  # torch's own imports sympy: a second
+    except ValueError:
         raise InputError(
             f"the batch axes {sorted({tuple(s) for s in shapes if s})} of queries, keys, values and masks do not "
             "broadcast together: give equal ones, or 1"

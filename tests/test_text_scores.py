@@ -446,7 +446,8 @@ def test_per_column_takes_functions_and_any_column_name() -> None:
     names = ("keys", "a.b", "")
     score = PerColumn({"keys": lambda q, k: q @ k.transpose(-1, -2), "a.b": Equal(), "": Dot()})
     assert score.names == names
-    assert scores_of(score, dict.fromkeys(names, [2.0]), dict.fromkeys(names, [2.0, 3.0])) == [[9.0, 12.0]]
+    two, three = {name: [2.0] for name in names}, {name: [2.0, 3.0] for name in names}
+    assert scores_of(score, two, three) == [[9.0, 12.0]]
     numbered = PerColumn({0: Dot()})  # type: ignore[dict-item]
     assert scores_of(numbered, {0: [2.0]}, {0: [3.0]}) == [[6.0]]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from ..errors import InputError, KindError
 from ..scores.base import Score
 from ..weightings.base import Cell, Weighting
 
-PAIRS_IN_CACHE = 256 * 960  # scores of one cell: 1 MB in float32; rows of 1024 would share cache lines
+PAIRS_IN_CACHE = 256 * 1920  # scores of one cell: 2 MB in float32; rows of 2048 would share cache lines
 KEYS_ALIKE = 192  # blocks are multiples of it: matrix products then round equal keys alike
 SCRATCH_BYTES = 1 << 21  # temporaries of one cell: past 2–4 MB they ran five times slower
 
@@ -130,6 +131,10 @@ class Problem:
 
     def inputs(self) -> tuple[list[Tensor], list[str]]:
         """Every tensor that the answer depends on, in one order, with its layout."""
+        return self._inputs
+
+    @cached_property
+    def _inputs(self) -> tuple[list[Tensor], list[str]]:
         q, k = tensors(self.queries), tensors(self.keys)
         found = [(x, QUERY) for x in q] + [(x, KEY) for x in k]
         if isinstance(self.values, Tensor):
@@ -137,6 +142,10 @@ class Problem:
         found += [(x, PAIR) for x in (self.bias, self.key_weights) if isinstance(x, Tensor)]
         found += [(x, PARAMETER) for x in self.parameters()]
         return [x for x, _ in found], [layout for _, layout in found]
+
+    @cached_property
+    def _query_index(self) -> Tensor:
+        return torch.arange(self.batch * self.n, device=self.device).view(self.batch, self.n)
 
     def parameters(self) -> list[Tensor]:
         return [p for module in (self.score, self.weighting) for p in module.parameters() if p.requires_grad]
@@ -174,14 +183,13 @@ class Problem:
         multiplicity = next(given) if self.key_weights is not None else None
         present = self.present(place, multiplicity)
         scores = self._scores(place, q, k, bias)
-        index = torch.arange(self.batch * self.n, device=self.device).view(self.batch, self.n)
         return Cell(
             scores=scores,
             values=values,
             present=present,
             multiplicity=multiplicity,
             positions=self.positions[place.keys],
-            query_index=index[place.batch, place.queries],
+            query_index=self._query_index[place.batch, place.queries],
             context=tuple(x[place.batch, place.queries] for x in context),
         )
 

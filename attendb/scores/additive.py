@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,7 +90,7 @@ class Constant(Score):
         return _nothing(keys)
 
     def pair(self, queries: Tensor, keys: Tensor) -> Tensor:
-        batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
+        batch = np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
         return queries.new_ones(*batch, queries.shape[-2], keys.shape[-2])
 
 

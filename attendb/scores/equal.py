@@ -117,7 +117,7 @@ def _compare(queries: Any, keys: Any, dtype: torch.dtype, device: torch.device) 
 
 
 def _equal_numbers(queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor:
-    batch = torch.broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
+    batch = np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2])
     equal = torch.ones(*batch, queries.shape[-2], keys.shape[-2], dtype=torch.bool, device=queries.device)
     for column in range(queries.shape[-1]):
         equal &= queries[..., :, None, column] == keys[..., None, :, column]

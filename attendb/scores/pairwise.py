@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,7 +14,7 @@ FEW_COLUMNS = 4  # up to here a loop over the columns beats torch.cdist (measure
 
 def _batched(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """torch.cdist and its backward want equal batch axes, in memory order."""
-    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    batch = np.broadcast_shapes(q.shape[:-2], k.shape[:-2])
     return q.expand(*batch, *q.shape[-2:]).contiguous(), k.expand(*batch, *k.shape[-2:]).contiguous()
 
 
@@ -34,7 +35,7 @@ class _Squared(torch.autograd.Function):
         width = q.shape[-1]
         if width > FEW_COLUMNS:
             return torch.cdist(*_batched(q, k), compute_mode="donot_use_mm_for_euclid_dist").square_()
-        batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+        batch = np.broadcast_shapes(q.shape[:-2], k.shape[:-2])
         total = q.new_zeros(*batch, q.shape[-2], k.shape[-2]) if width == 0 else _difference(q, k, 0).square_()
         for column in range(1, width):
             total.add_(_difference(q, k, column).square_())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,7 +21,7 @@ class _TanhSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(q, k, weight)
-        batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+        batch = np.broadcast_shapes(q.shape[:-2], k.shape[:-2])
         total = q.new_zeros(*batch, q.shape[-2], k.shape[-2])
         for tanh, w in zip(_units(q, k), weight.tolist(), strict=True):
             total.add_(tanh, alpha=w)
@@ -48,7 +49,7 @@ class _TanhSum(torch.autograd.Function):
 
 def _units(q: Tensor, k: Tensor) -> Iterator[Tensor]:
     """tanh(q_h + k_h) (..., n, m) of each unit in turn, in one buffer that is overwritten."""
-    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    batch = np.broadcast_shapes(q.shape[:-2], k.shape[:-2])
     buffer = q.new_empty(*batch, q.shape[-2], k.shape[-2])
     safe = all(x.numel() for x in (q, k)) and float(q.abs().amax() + k.abs().amax()) < LARGEST
     rows, columns = ((2 * q).exp(), (2 * k).exp()) if safe else (q, k)
