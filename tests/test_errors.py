@@ -462,7 +462,7 @@ def callables() -> Iterator[Refusal]:
     )
     for bad in ("softmax", torch.softmax, 3):
         yield (
-            f"weighting={bad!r}",
+            f"weighting={getattr(bad, '__name__', bad)}",
             ad.KindError,
             rf"weighting must be a Weighting such as Softmax\(\), got {type(bad).__name__}",
             lambda bad=bad: ask(weighting=bad),

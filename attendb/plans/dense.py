@@ -18,7 +18,7 @@ from ..weightings.base import Accumulator, Cell, Done, Pooling, Selecting, State
 from ..weightings.sampled import Sampled
 from ..weightings.selecting import Best
 from ..weightings.softmax import Softmax
-from .cells import KEY, PARAMETER, Problem, cut
+from .cells import KEY, PARAMETER, Place, Problem, cut
 from .gather import pool_selected
 from .higher import second_gradients
 from .solution import Solution, padded_top, refuse_nan
@@ -27,53 +27,48 @@ SECONDS_PER_PAIR = 4e-9  # scoring, weighting and pooling, measured on 2 cores i
 
 
 class CellFold:
-    """One pass over all cells of a problem: the `Fold` that weightings are run on."""
+    """One pass over all cells of a problem: the `Fold` that weightings are run on.
+
+    The state of all queries lies in one tensor a component, and each tile writes to its part: small tensors of its own
+    would pin the heap between the temporaries of the cells, and memory would grow with the number of tiles.
+    """
 
     def __init__(self, problem: Problem, *, needs_grad: bool = False, scale: int = 1):
         self.problem = problem
+        self.rows = problem.m
         self.needs_grad = needs_grad
         self.scale = scale
         self.best: State | None = None
 
     def __call__(self, accumulator: Accumulator, *context: Tensor, last: bool = False) -> State:
         weighting, top = self.problem.weighting, self.problem.top
-        carry = last and top > 0 and isinstance(weighting, Pooling)
-        beside = Best(top, weighting.rank) if carry else None  # type: ignore[union-attr]
-        states: dict[int, tuple[State, State | None]] = {}
-        for tile, place in self.problem.places(self.scale):
+        folds = [accumulator]
+        if last and top > 0 and isinstance(weighting, Pooling):
+            folds.append(Best(min(top, self.rows), weighting.rank))
+        states: list[State] = []
+        for _, place in self.problem.places(self.scale):
             cell = self.problem.cell(place, context=context)
-            if tile not in states:
-                states[tile] = accumulator.lift(cell), beside and beside.lift(cell)
-            else:
-                state, best = states[tile]
-                states[tile] = (
-                    _written(state, accumulator.absorb(state, cell)),
-                    beside and _written(best, beside.absorb(best, cell)),  # type: ignore[arg-type]
-                )
-        if beside:
-            self.best = self._join([best for _, best in states.values()])  # type: ignore[misc]
-        return self._join([state for state, _ in states.values()])
+            for i, fold in enumerate(folds):
+                if place.keys.start == 0:
+                    new = fold.lift(cell)
+                    if len(states) == i:
+                        states.append(tuple(self._for_all_queries(x) for x in new))
+                    old = _part(states[i], place)
+                else:
+                    old = _part(states[i], place)
+                    new = fold.absorb(old, cell)
+                for target, x in zip(old, new, strict=True):
+                    if target is not x:
+                        target.copy_(x)
+        self.best = states[1] if len(states) > 1 else None
+        return states[0]
 
-    def _join(self, tiles: list[State]) -> State:
-        """Tiles (batch, queries), in order, to the whole batch and all queries."""
-        if len(tiles) == 1:
-            return tiles[0]
-        n = self.problem.sizes(self.scale)[1]
-        across = max(1, -(-self.problem.n // n))
-        rows = [tiles[i : i + across] for i in range(0, len(tiles), across)]
-        return tuple(
-            torch.cat([torch.cat([state[i] for state in row], 1) for row in rows], 0) for i in range(len(tiles[0]))
-        )
+    def _for_all_queries(self, x: Tensor) -> Tensor:
+        return x.new_empty(self.problem.batch, self.problem.n, *x.shape[2:])
 
 
-def _written(state: State, new: State) -> State:
-    """Written over the old state where it fits: fresh ones would pin the heap between the temporaries of the cells."""
-    if any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(state, new, strict=True)):
-        return new
-    for a, b in zip(state, new, strict=True):
-        if a is not b:
-            a.copy_(b)
-    return state
+def _part(state: State, place: Place) -> State:
+    return tuple(x[place.batch, place.queries] for x in state)
 
 
 class Dense:

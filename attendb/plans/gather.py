@@ -52,6 +52,7 @@ class _OneCell:
 
     def __init__(self, cell: Cell):
         self.cell = cell
+        self.rows = cell.scores.shape[-1]
 
     def __call__(self, accumulator: Accumulator, *context: Tensor, last: bool = False) -> State:
         return accumulator.lift(replace(self.cell, context=context))

@@ -67,6 +67,7 @@ class Fold(Protocol):
     """One pass over all cells; the last pass of a weighting also carries the best rows, when asked for them."""
 
     needs_grad: bool
+    rows: int  # of the table
 
     def __call__(self, accumulator: Accumulator, *context: Tensor, last: bool = False) -> State: ...
 

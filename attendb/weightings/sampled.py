@@ -39,7 +39,7 @@ class Sampled(Selecting):
         self.seed = operator.index(seed)
 
     def select(self, fold: Fold) -> tuple[Tensor, Tensor]:
-        rank, positions = fold(Best(1, self._perturbed))
+        rank, positions = fold(Best(min(1, fold.rows), self._perturbed))
         return positions, rank
 
     def _perturbed(self, cell: Cell) -> Tensor:

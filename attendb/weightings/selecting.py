@@ -15,7 +15,7 @@ from .softmax import Softmax
 
 
 class Best:
-    """The fold that keeps the k rows of highest rank. State: (rank, position[, multiplicity]), best first.
+    """The fold that keeps the k rows of highest rank. State: (rank, position[, multiplicity]) of k rows, best first.
 
     Equal ranks are ordered by lowest position, whatever the blocks and their order. A row of rank −∞ is no row.
     """
@@ -38,8 +38,8 @@ class Best:
 
     def absorb(self, state: State, cell: Cell) -> State:
         rank = self.rank(cell)
-        if state[0].shape[-1] < self.k or rank.shape[-1] == 0:
-            return self.merge(state, self._best_of_cell(rank, cell, slice(None)))
+        if not self.k or rank.shape[-1] == 0:
+            return state
         # queries whose best of this cell stays below their k-th best need no work; NaN must not be skipped
         improves = ~(rank.amax(-1) < state[0][..., -1])
         if improves.all():
@@ -76,7 +76,16 @@ class Best:
                 else cell.multiplicity.expand(cell.scores.shape)[queries]
             )
             best = (*best, w.gather(-1, index))
-        return _first(best, self.k)
+        return _padded(_first(best, self.k), self.k)
+
+
+def _padded(state: State, k: int) -> State:
+    """Always k rows: rank −∞ and position −1 where there are fewer."""
+    short = k - state[0].shape[-1]
+    if short <= 0:
+        return state
+    fills = (-torch.inf, -1, 1.0)
+    return tuple(torch.nn.functional.pad(x, (0, short), value=fill) for x, fill in zip(state, fills, strict=False))
 
 
 def _first(state: State, k: int) -> State:
@@ -123,7 +132,7 @@ class TopK(Selecting):
         return self.then.convex
 
     def select(self, fold: Fold) -> tuple[Tensor, Tensor]:
-        return best_at_least(fold(Best(self.k, Best.by_score)), self.at_least)
+        return best_at_least(fold(Best(min(self.k, fold.rows), Best.by_score)), self.at_least)
 
     def extra_repr(self) -> str:
         return f"{self.k}" + ("" if self.at_least is None else f", at_least={self.at_least}")
@@ -150,7 +159,7 @@ class Nearest(Selecting):
         self.at_least = threshold(at_least)
 
     def select(self, fold: Fold) -> tuple[Tensor, Tensor]:
-        return best_at_least(fold(Best(1, Best.by_score)), self.at_least)
+        return best_at_least(fold(Best(min(1, fold.rows), Best.by_score)), self.at_least)
 
     def extra_repr(self) -> str:
         return "" if self.at_least is None else f"at_least={self.at_least}"

@@ -31,7 +31,7 @@ class Thresholded(Pooling):
     start: ClassVar[float]
 
     def run(self, fold: Fold) -> Done:
-        best, multiplicity = fold(Best(CANDIDATES, Best.by_score, with_multiplicity=True))[::2]
+        best, multiplicity = fold(Best(min(CANDIDATES, fold.rows), Best.by_score, with_multiplicity=True))[::2]
         ref = best[..., 0] if best.shape[-1] else best.new_full(best.shape[:-1], -torch.inf)
         tau, certain = self._solve(best, multiplicity, ref)
         empty = ref == -torch.inf
