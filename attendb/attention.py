@@ -46,14 +46,17 @@ def attend(
 
     ``queries`` (..., n, d), ``keys`` (..., m, d), ``values`` (..., m, v): numpy arrays, tensors, nested lists,
     DataFrames, or text. Leading axes broadcast; 1-D means width 1, but a 1-D query to wider keys is one query.
-    ``score`` a(q, k), dimensionless, and ``weighting`` (None: the score's own) make the weights α.
+    ``score`` a(q, k), dimensionless, and ``weighting`` (None: the score's own) make the weights α. The default is the
+    attention of transformers; for rows of measurements a `Gaussian` with one bandwidth a column is the usual choice.
     ``where``: bool, True = may attend; ``bias``: numbers added to the scores; both broadcast to (..., n, m) or are
     functions of (query positions, key positions). ``key_weights`` (..., m) ≥ 0: multiplicities, 0 = the row does not
     exist. ``exclude`` (..., n): one row per query, by position, that it may not see (−1 = none).
-    ``tol``: an error that may be certified instead of an exact answer. ``plan``: force a plan by name.
+    ``tol`` > 0: an error that you would accept; answers are exact all the same, and ``error_bound`` says 0.
+    ``plan``: force a plan by name.
     ``top``: how many of the rows with the highest weights to return.
 
-    Returns an `Answer` with numpy where the queries are numpy, lists or frames, tensors where they are tensors.
+    Returns an `Answer` with numpy where the queries are numpy, lists or frames, tensors where they are tensors; only
+    tensors carry gradients. Not for the transforms of torch.func (vmap, jacrev).
     Raises InputError for shapes, values and options that cannot be served, KindError for wrong types,
     MissingValueError for a NaN that a query may see, PlanError for a forced plan that cannot serve.
     Cost: O(n·m) scores at most, memory O(block), forward and backward.

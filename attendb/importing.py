@@ -13,7 +13,7 @@ import numpy as np
 from .errors import InputError
 
 DELIMITERS = (",", ";", "\t", "|")
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 EXACT = 2**53  # whole numbers beyond it do not fit a float64
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _CODE = re.compile(r"[+-]?0\d+")  # a leading zero: a code such as 02116, no quantity
@@ -41,7 +41,7 @@ def read_numeric_csv(path: str | Path) -> NumericTable:
     """Read the columns of a CSV file that hold numbers.
 
     The first line names the columns. The delimiter is the one of comma, semicolon, tab and bar that cuts the first
-    line most often. A column is numeric when every cell that is not missing (empty, NA, NaN, null, none) is a number
+    line most often. A column is numeric when every cell that is not missing (empty, ?, NA, NaN, null, none) is a number
     with a decimal point; columns of text, of codes with leading zeros, of whole numbers beyond 2⁵³, and columns without
     a name are left out and listed in ``left_out`` with the reason. A row that lacks a number in a numeric column is
     skipped and listed in ``skipped``. The file is UTF-8, with or without a byte-order mark, or UTF-16 with one.

@@ -53,6 +53,8 @@ class Positive(nn.Module):
 
 
 def _as_float64(start: object, name: str) -> Tensor:
+    if isinstance(start, Tensor) and start.requires_grad:
+        raise InputError(f"{name} requires a gradient, which a start value cannot have: detach it, and say learn=True")
     if isinstance(start, (str, bytes, bool)) or start is None:
         raise KindError(f"{name} must be a number, got {start!r}")
     try:

@@ -134,6 +134,8 @@ class EditSimilarity(TextScore):
     more) or "partial" (indel of the shorter text and the best window of the longer). Texts are compared as NFKC,
     case folded, without invisible characters, unless ``raw``. Missing text scores −∞ unless ``one_missing`` or
     ``both_missing`` gives a number. Raises KindError for columns that are no text, InputError for another measure.
+    Scores lie close together: under the default softmax almost all rows share the weight. Ask with `Nearest()` or
+    `TopK(k)`, or sharpen it, `Softmax(0.05)`.
     Cost: n·m comparisons of O(|q|·|k|/64) each; memory one block.
 
     >>> import attendb as ad
@@ -190,8 +192,11 @@ class NGramSimilarity(TextScore):
     characters are compared exactly; longer ones by 62 bits, so that two different ones agree with probability
     2e-19. Texts are compared as NFKC, case folded, without invisible characters, unless ``raw``. Missing text scores
     −∞ unless ``one_missing`` or ``both_missing`` gives a number. Raises KindError for columns that are no text,
-    InputError for another ``n``. Cost: one sort of the n-grams of all texts, 12 bytes kept for each,
-    then n·m sparse products.
+    InputError for another ``n``.
+    Scores lie close together: under the default softmax almost all rows share the weight. Ask with `Nearest()` or
+    `TopK(k)`, or sharpen it, `Softmax(0.05)`.
+    Cost: one sort of the n-grams of all texts, 12 bytes kept for each, then n·m sparse products; the texts of a
+    table are prepared anew in every call, so ask many queries at once.
 
     >>> import attendb as ad
     >>> ad.NGramSimilarity(2)(["night"], ["night", "nacht", "Mu"]).flatten().round(decimals=2).tolist()

@@ -1,0 +1,6 @@
+"""`python -m attendb` is the command `attendb`."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()
