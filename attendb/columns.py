@@ -35,6 +35,7 @@ Columns: TypeAlias = "Tensor | Opaque | dict[str, Columns]"
 
 
 def leaves(parts: Parts) -> Iterator[Tensor | Opaque]:
+    """Every tensor and opaque column, in order."""
     if isinstance(parts, tuple):
         for part in parts:
             yield from leaves(part)
@@ -43,12 +44,14 @@ def leaves(parts: Parts) -> Iterator[Tensor | Opaque]:
 
 
 def map_leaves(fn: Callable[[Tensor | Opaque], Tensor | Opaque], parts: Parts) -> Parts:
+    """The same structure, with ``fn`` of every leaf."""
     if isinstance(parts, tuple):
         return tuple(map_leaves(fn, part) for part in parts)
     return fn(parts)
 
 
 def tensors(parts: Parts) -> list[Tensor]:
+    """Its tensors, in order."""
     return [leaf for leaf in leaves(parts) if isinstance(leaf, Tensor)]
 
 
@@ -59,6 +62,7 @@ def with_tensors(parts: Parts, new: list[Tensor]) -> Parts:
 
 
 def count_rows(columns: Columns | Parts) -> int:
+    """Number of rows."""
     if isinstance(columns, dict):
         return count_rows(next(iter(columns.values())))
     if isinstance(columns, tuple):

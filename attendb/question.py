@@ -83,50 +83,30 @@ def read_question(
     blocks: tuple[int, int] | None = None,
 ) -> Question:
     """Read and check everything that the caller gave."""
-    stack = score.takes != "columns"
-    k = read_columns(keys, "keys", stack=stack)
-    q = _one_query(read_columns(queries, "queries", stack=stack), queries, k)
-    if (
-        isinstance(q, Tensor)
-        and isinstance(k, Tensor)
-        and k.shape == (0, 1)
-        and q.shape[-1] != 1
-        and np.ndim(keys) == 1
-    ):
-        raise InputError(f"keys are an empty list, whose width is unknown: give an array of shape (0, {q.shape[-1]})")
+    q, k = _read_queries_and_keys(queries, keys, stack=score.takes != "columns")
     v = read_values(values)
     m, n = count_rows(k), count_rows(q)
     if v.shape[-2] != m:
         raise InputError(f"keys have {m} rows but values have {v.shape[-2]}: give every key one value")
     device = _device(queries=q, keys=k, values=v, where=where, bias=bias, key_weights=key_weights, exclude=exclude)
     masks = Masks(
-        read_pairwise(where, "where", boolean=True),
-        read_pairwise(bias, "bias", boolean=False),
+        _check_pairwise(read_pairwise(where, "where", boolean=True), "where", n, m),
+        _check_pairwise(read_pairwise(bias, "bias", boolean=False), "bias", n, m),
         _key_weights(key_weights, m),
         _exclude(exclude, n, m if positions is None else None),
     )
-    for name, x in (("where", masks.where), ("bias", masks.bias)):
-        _check_pairwise(x, name, n, m)
     score.check(q, k)
     result = _result_dtype(q, k, v)
     dtype = torch.float32 if result in (torch.float16, torch.bfloat16) else result
-    shapes = [*_batches(q), *_batches(k), v.shape[:-2] if isinstance(v, Tensor) else ()]
-    shapes += [x.shape[:-2] for x in masks[:2] if isinstance(x, Tensor)] + [
-        x.shape[:-1] for x in masks[2:] if x is not None
-    ]
-    try:
-        batch_shape = np.broadcast_shapes(*shapes)  # torch's own imports sympy: a second
-    except ValueError:
-        raise InputError(
-            f"the batch axes {sorted({tuple(s) for s in shapes if s})} of queries, keys, values and masks do not "
-            "broadcast together: give equal ones, or 1"
-        ) from None
-    if positions is None:
-        positions = torch.arange(m)
+    batch_shape = _batch_shape(q, k, v, masks)
+    positions = torch.arange(m) if positions is None else positions
     kept = _kept(masks, m)
     if kept is not None:
         k, v, masks, positions = _keep(kept, k, v, masks, positions)
-    batch = prod(batch_shape)
+
+    def pairs(x: Any, kind: torch.dtype | None) -> Any:
+        return _pair(x, batch_shape, device, kind)
+
     problem = Problem(
         score=score,
         weighting=weighting,
@@ -135,24 +115,44 @@ def read_question(
         values=_to_values(v, device, dtype, batch_shape),
         positions=positions.to(device),
         query_positions=torch.arange(n, device=device),
-        batch=batch,
+        batch=prod(batch_shape),
         n=n,
         m=count_rows(k),
         dtype=dtype,
         device=device,
         result_dtype=result,
-        where=_pair(masks.where, batch_shape, device, None),
-        bias=_pair(masks.bias, batch_shape, device, dtype),
-        key_weights=None
-        if masks.key_weights is None
-        else _pair(masks.key_weights[..., None, :], batch_shape, device, dtype),
-        exclude=None if masks.exclude is None else _pair(masks.exclude[..., :, None], batch_shape, device, None),
+        where=pairs(masks.where, None),
+        bias=pairs(masks.bias, dtype),
+        key_weights=pairs(None if masks.key_weights is None else masks.key_weights[..., None, :], dtype),
+        exclude=pairs(None if masks.exclude is None else masks.exclude[..., :, None], None),
         top=top,
         blocks=blocks,
     )
     problem = _embed(_fold_batch(_without_unseen(problem)))
-    single = isinstance(queries, str)
-    return Question(problem, tuple(batch_shape), n, m, kept, _wants_tensor(queries, keys, values), single)
+    as_tensor, one_text = _wants_tensor(queries, keys, values), isinstance(queries, str)
+    return Question(problem, batch_shape, n, m, kept, as_tensor, one_text)
+
+
+def _read_queries_and_keys(queries: Any, keys: Any, *, stack: bool) -> tuple[Columns, Columns]:
+    k = read_columns(keys, "keys", stack=stack)
+    q = _one_query(read_columns(queries, "queries", stack=stack), queries, k)
+    width = q.shape[-1] if isinstance(q, Tensor) else 1
+    if isinstance(k, Tensor) and k.shape == (0, 1) and width != 1 and np.ndim(keys) == 1:
+        raise InputError(f"keys are an empty list, whose width is unknown: give an array of shape (0, {width})")
+    return q, k
+
+
+def _batch_shape(q: Columns, k: Columns, v: Tensor | Labels, masks: Masks) -> tuple[int, ...]:
+    shapes = [*_batches(q), *_batches(k)]
+    shapes += [x.shape[:-2] for x in (v, masks.where, masks.bias) if isinstance(x, Tensor)]
+    shapes += [x.shape[:-1] for x in (masks.key_weights, masks.exclude) if x is not None]
+    try:
+        return np.broadcast_shapes(*shapes)  # torch's own imports sympy: a second
+    except ValueError:
+        raise InputError(
+            f"the batch axes {sorted({tuple(s) for s in shapes if s})} of queries, keys, values and masks do not "
+            "broadcast together: give equal ones, or 1"
+        ) from None
 
 
 def _wants_tensor(queries: Any, keys: Any, values: Any) -> bool:
@@ -267,11 +267,12 @@ def _exclude(data: Any, n: int, m: int | None) -> Tensor | None:
     return x.long()
 
 
-def _check_pairwise(x: Any, name: str, n: int, m: int) -> None:
+def _check_pairwise(x: Any, name: str, n: int, m: int) -> Any:
     if isinstance(x, Tensor):
         shape = (1, 1, *x.shape)[-2:]
         if shape[0] not in (1, n) or shape[1] not in (1, m):
             raise InputError(f"{name} has shape {tuple(x.shape)} but must broadcast to ({n} queries, {m} keys)")
+    return x
 
 
 def _kept(masks: Masks, m: int) -> Tensor | None:

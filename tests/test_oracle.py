@@ -210,8 +210,10 @@ def test_second_derivative_of_the_sigmoid() -> None:  # N19
     assert (first.item(), second.item()) == pytest.approx((0.1966119332, -0.0908577477), abs=1e-10)
 
 
-class Entmax125(ad.Pooling):
+class Entmax125(ad.Thresholded):
     """A weighting as a user would write it: the oracle needs nothing but its elementwise function."""
+
+    start = -1.0
 
     def weight(self, z: Tensor, tau: Tensor) -> Tensor:
         return (z / 4 - tau).clamp(min=0) ** 4

@@ -144,6 +144,7 @@ def _pool_slice(
 
 
 def problem_values_slot(problem: Problem) -> int:
+    """Where `Problem.inputs` lists the values."""
     return len(tensors(problem.queries)) + len(tensors(problem.keys))
 
 

@@ -8,6 +8,7 @@ learned in the embedding gets its gradient from plain autograd; what is learned 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -26,7 +27,7 @@ class Factors(NamedTuple):
     offset: Tensor | None  # (b, n)
 
 
-class Score(nn.Module):
+class Score(nn.Module, ABC):
     """How compatible a query and a key are: any real number, higher = more compatible.
 
     A subclass gives `pair`, and whichever of the others it needs. Scores are created frozen; ``learn=True``
@@ -63,9 +64,9 @@ class Score(nn.Module):
     def embed_keys(self, keys: Columns, anchor: Any) -> Parts:
         return cast(Parts, keys)
 
+    @abstractmethod
     def pair(self, queries: Any, keys: Any) -> Tensor:
         """Scores (b, n, m) of embedded queries (b, n, ·) and embedded keys (b, m, ·)."""
-        raise NotImplementedError(f"{type(self).__name__} must define pair(queries, keys)")
 
     def scratch(self, queries: Parts, keys: Parts) -> int:
         """Temporary numbers that `pair` needs for one pair, so that a block of pairs stays in cache."""
@@ -148,6 +149,7 @@ class Custom(Score):
 
 
 def as_score(score: object) -> Score:
+    """The score itself, or your function or module as a `Custom` score."""
     if isinstance(score, Score):
         return score
     if isinstance(score, type):

@@ -107,6 +107,7 @@ class Bilinear(_InnerProduct):
 
 
 def check_widths(score: Score, queries: Any, keys: Any, d_q: int, d_k: int) -> None:
+    """Raise when queries or keys have another width than the score was made for."""
     for what, got, want in (("queries", queries.shape[-1], d_q), ("keys", keys.shape[-1], d_k)):
         if got != want:
             made = f"{type(score).__name__}({queries.shape[-1]}, {keys.shape[-1]}, …)"

@@ -10,6 +10,7 @@ import math
 import re
 import sys
 import unicodedata
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, cast
 
@@ -105,9 +106,9 @@ class TextScore(Score):
         """What `similarity` sees of the texts: an array of str, "" where one is missing."""
         return Opaque(texts)
 
+    @abstractmethod
     def similarity(self, queries: Any, keys: Any) -> np.ndarray:
         """Similarities (n, m) of the features of n queries and m keys."""
-        raise NotImplementedError(f"{type(self).__name__} must define similarity(queries, keys)")
 
     def pair(self, queries: Any, keys: Any) -> Tensor:
         (queries, no_query), (keys, no_key) = queries, keys

@@ -109,6 +109,7 @@ def read_ids(ids: Any, m: int) -> np.ndarray | None:
 
 
 def count(column: Data) -> int:
+    """Number of rows."""
     return len(column) if isinstance(column, Opaque) else int(column.shape[0])
 
 

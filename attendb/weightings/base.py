@@ -16,6 +16,7 @@ A *selecting* weighting names rows; the engine gathers them and pools them by an
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
@@ -84,7 +85,7 @@ class Done:
     center: Tensor | None = None  # (b, n, v): U; None: 0
 
 
-class Weighting(nn.Module):
+class Weighting(nn.Module, ABC):
     """Turns the scores of one query into its weights. Either pools (`Pooling`) or selects (`Selecting`)."""
 
     has_log_normalizer: ClassVar[bool] = True
@@ -106,12 +107,13 @@ class Pooling(Weighting):
     fill: ClassVar[float] = -torch.inf  # the score of a row that the query may not see
     refinements: ClassVar[int] = 2  # Newton steps that make τ differentiable: 2 give first and second derivatives
 
+    @abstractmethod
     def run(self, fold: Fold) -> Done:
-        raise NotImplementedError(f"{type(self).__name__} must define run(fold)")
+        """What this weighting finds in one or more passes over all cells."""
 
+    @abstractmethod
     def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
         """p(z, τ), elementwise, differentiable; τ has a last axis of 1 or the shape of z."""
-        raise NotImplementedError(f"{type(self).__name__} must define weight(z, tau)")
 
     def slopes(
         self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"], p: Float[Tensor, "*q m"]
@@ -132,13 +134,13 @@ class Pooling(Weighting):
         """A better τ from Σ w p and Σ w r at τ, differentiably: one Newton step unless a closed form is known."""
         return tau + (total - 1) / slope
 
+    @abstractmethod
     def rank(self, cell: Cell) -> Tensor:
         """What the best rows are ranked by: grows with the weight; −∞ for rows that have none."""
-        raise NotImplementedError(f"{type(self).__name__} must define rank(cell)")
 
+    @abstractmethod
     def weight_of_rank(self, rank: Tensor, done: Done) -> Tensor:
         """The weights (b, n, r) of rows whose `rank` is given."""
-        raise NotImplementedError(f"{type(self).__name__} must define weight_of_rank(rank, done)")
 
 
 class Selecting(Weighting):
@@ -147,12 +149,13 @@ class Selecting(Weighting):
     one_hot: ClassVar[bool] = False  # one row with weight 1, whatever its multiplicity
     then: Pooling
 
+    @abstractmethod
     def select(self, fold: Fold) -> tuple[Tensor, Tensor]:
         """(positions, scores) of the selected rows, (b, n, k) each; position −1 = none."""
-        raise NotImplementedError(f"{type(self).__name__} must define select(fold)")
 
 
 def centred(scores: Float[Tensor, "*q m"], ref: Float[Tensor, "*q"]) -> Float[Tensor, "*q m"]:
+    """a − ref; where ref is +∞ the infinite scores become 0 and the others −∞, where it is −∞ all stay −∞."""
     shift = ref[..., None]
     if not torch.isinf(ref).any():
         return scores - shift

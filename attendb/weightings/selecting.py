@@ -166,6 +166,7 @@ class Nearest(Selecting):
 
 
 def best_at_least(state: State, at_least: float | None) -> tuple[Tensor, Tensor]:
+    """(positions, scores) of the best rows, none (−1) where they score less than ``at_least``."""
     scores, positions = state[0], state[1]
     if at_least is not None:
         positions = torch.where(scores < at_least, -1, positions)
@@ -173,6 +174,7 @@ def best_at_least(state: State, at_least: float | None) -> tuple[Tensor, Tensor]
 
 
 def whole_number(k: object, name: str) -> int:
+    """A whole number ≥ 1, or the error that says so."""
     if isinstance(k, bool) or not hasattr(k, "__index__"):
         raise KindError(f"{name} must be a whole number ≥ 1, got {k!r}")
     number = operator.index(k)  # type: ignore[arg-type]
@@ -182,6 +184,7 @@ def whole_number(k: object, name: str) -> int:
 
 
 def threshold(at_least: float | None) -> float | None:
+    """A number or None, or the error that says so."""
     if at_least is None:
         return None
     if isinstance(at_least, (bool, str, bytes)) or not hasattr(at_least, "__float__"):

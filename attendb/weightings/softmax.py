@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,17 +19,17 @@ class _Summed(Pooling):
 
     refinements = 1
 
+    @abstractmethod
     def level(self, scores: Tensor) -> Tensor:
         """ref (b, n) of one cell's masked scores."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kernel(self, z: Tensor) -> Tensor:
         """p before it is normalised; may overwrite z."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decay(self, ref: Tensor, new: Tensor) -> Tensor:
         """What sums relative to ``ref`` are multiplied by to become relative to ``new`` ≥ ref."""
-        raise NotImplementedError
 
     def lift(self, cell: Cell) -> State:
         scores = cell.masked(self.fill)
@@ -227,6 +229,7 @@ def _max(scores: Tensor) -> Tensor:
 
 
 def check_not_negative(scores: Tensor, name: str) -> None:
+    """Raise InputError at a negative score."""
     if scores.numel() and scores.amin() < 0:
         raise InputError(
             f"a score is {float(scores.amin()):.6g} but {name} needs scores ≥ 0: use Softmax, or a kernel like Boxcar"
