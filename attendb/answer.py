@@ -12,6 +12,7 @@ from .columns import Labels
 from .errors import InputError, TooLargeError
 from .plans.gather import all_weights
 from .plans.planner import PlanReport
+from .plans.precision import own_precision
 from .plans.solution import Solution
 from .question import Question
 
@@ -75,6 +76,8 @@ class Answer:
     def weights(self, *, max_bytes: int = LARGEST_WEIGHTS) -> Array:
         """All weights α (..., n, m), differentiable where tensors were given; asking never changes the answer.
 
+        They are computed now, from the queries and keys that were given: do not change those in place before.
+
         Raises TooLargeError, before anything is allocated, when they would need more than ``max_bytes``.
         Cost: n·m scores and n·m numbers of memory.
         """
@@ -87,7 +90,8 @@ class Answer:
                 f"the weights of {problem.batch * problem.n} queries and {question.rows} keys need {_bytes(size)}, "
                 f"above the bound of {_bytes(max_bytes)}: ask for top=, for fewer queries, or raise max_bytes"
             )
-        weights = all_weights(problem)
+        with own_precision():
+            weights = all_weights(problem)
         if question.kept is not None:
             full = weights.new_zeros(*weights.shape[:-1], question.rows)
             weights = full.index_copy(-1, question.kept.to(weights.device), weights)

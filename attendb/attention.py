@@ -16,15 +16,17 @@ from torch import Tensor, nn
 
 from .answer import Answer, check_distribution_size
 from .columns import Labels
-from .errors import InputError, KindError
+from .errors import InputError, KindError, TooLargeError
 from .plans import planner
 from .plans.cells import forced_blocks
+from .plans.precision import own_precision
 from .question import Question, read_question, resolve
 from .scores.base import Score
 from .scores.dot import ScaledDot
 from .weightings.base import Selecting, Weighting
 
 DEFAULT_SCORE: Score = ScaledDot()
+LARGEST_TOP = 1 << 28  # rows named by top=, over all queries: 4 GiB of positions and weights
 
 
 def attend(
@@ -69,25 +71,31 @@ def attend(
     Source: Vaswani et al. 2017, equation 1, for the softmax; Nadaraya 1964 and Watson 1964 for kernels.
     """
     chosen_score, chosen_weighting = resolve(score, weighting, default=DEFAULT_SCORE)
-    question = read_question(
-        queries,
-        keys,
-        values,
-        score=chosen_score,
-        weighting=chosen_weighting,
-        where=where,
-        bias=bias,
-        key_weights=key_weights,
-        exclude=exclude,
-        top=top_count(top),
-        blocks=forced_blocks(),
-    )
-    return ask(question, tol=tol, plan=plan)
+    with own_precision():
+        question = read_question(
+            queries,
+            keys,
+            values,
+            score=chosen_score,
+            weighting=chosen_weighting,
+            where=where,
+            bias=bias,
+            key_weights=key_weights,
+            exclude=exclude,
+            top=top_count(top),
+            blocks=forced_blocks(),
+        )
+        return ask(question, tol=tol, plan=plan)
 
 
 def ask(question: Question, *, tol: float | None = None, plan: str | None = None) -> Answer:
     """Answer a question that has been read and checked."""
     problem = question.problem
+    rows = problem.batch * problem.n * problem.top
+    if rows > LARGEST_TOP:
+        raise TooLargeError(
+            f"top={problem.top} for {problem.batch * problem.n} queries names {rows:,} rows: ask for fewer"
+        )
     if tol is not None and not (isinstance(tol, (int, float)) and not isinstance(tol, bool) and 0 < tol < float("inf")):
         raise InputError(f"tol must be a number > 0, got {tol!r}: leave it out for an exact answer")
     if isinstance(problem.values, Labels) and not (

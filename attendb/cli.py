@@ -54,7 +54,7 @@ def demo(
     table: Annotated[Path | None, typer.Option(help="CSV file to use in place of the power plant.")] = None,
     value: Annotated[str | None, typer.Option(help="Numeric column to answer; the other ones are the key.")] = None,
     out: Annotated[Path, typer.Option(help="Where the heatmap goes: .png, .svg or .pdf.")] = Path("heatmap.png"),
-    seed: Annotated[int, typer.Option(help="Chooses the held-out rows and the mini-batches.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Chooses held-out rows and mini-batches.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of words.")] = False,
 ) -> None:
     """Learn how near is near in each column, answer rows that were held out, and explain one answer."""

@@ -15,6 +15,7 @@ from .asking import read_table_question
 from .attention import DEFAULT_SCORE, ask
 from .columns import Opaque
 from .errors import InputError, KindError, NotFoundError
+from .plans.precision import own_precision
 from .reading import read_pairwise, read_vector
 from .scores.base import Score
 from .scores.text import EditSimilarity
@@ -173,19 +174,20 @@ class Database:
         >>> db.attend({"age": [40.0]}, score=ad.Boxcar(10.0), where="pay >= 2").value.tolist()
         [[3.0]]
         """
-        question = read_table_question(
-            self._source,
-            queries,
-            values=values,
-            score=score,
-            weighting=weighting,
-            where=where,
-            bias=bias,
-            key_weights=key_weights,
-            exclude=exclude,
-            top=top,
-        )
-        return ask(question, tol=tol, plan=plan)
+        with own_precision():
+            question = read_table_question(
+                self._source,
+                queries,
+                values=values,
+                score=score,
+                weighting=weighting,
+                where=where,
+                bias=bias,
+                key_weights=key_weights,
+                exclude=exclude,
+                top=top,
+            )
+            return ask(question, tol=tol, plan=plan)
 
     def append(self, keys: Any, values: Any, *, ids: Any = None) -> np.ndarray:
         """Add rows and return their ids (r,): ``ids``, or the next ones that no row ever had.

@@ -20,6 +20,7 @@ from .scores.base import Score, as_score
 from .scores.equal import Equal
 from .weightings.base import Weighting
 from .weightings.softmax import Exact, Normalized, Softmax
+from .weightings.sparse import Thresholded
 
 LARGEST_COPY = 1 << 26  # numbers of a mask that may be copied to fold the batch into the queries
 
@@ -98,6 +99,8 @@ def read_question(
     score.check(q, k)
     result = _result_dtype(q, k, v)
     dtype = torch.float32 if result in (torch.float16, torch.bfloat16) else result
+    if masks.key_weights is not None and _wide_weights(masks.key_weights, weighting):
+        dtype = torch.float64
     batch_shape = _batch_shape(q, k, v, masks)
     positions = torch.arange(m) if positions is None else positions
     kept = _kept(masks, m)
@@ -184,7 +187,16 @@ def _embed(problem: Problem) -> Problem:
             if isinstance(x := getattr(problem, name), Tensor)
         }
         problem = replace(problem, dtype=torch.float64, **changed)
+    embedded = problem.dtype == torch.float64 and score.lost_digits(q, k) * torch.finfo(torch.float64).eps > 1e100
+    if embedded and all(_finite(x) for raw in (raw_q, raw_k) for x in _tensors_of(raw)):
+        raise InputError(
+            f"the rows lie more bandwidths apart than float64 can square (score={score}): give a larger bandwidth"
+        )
     return replace(problem, queries=_as_float(q, problem.dtype), keys=_as_float(k, problem.dtype))
+
+
+def _finite(x: Tensor) -> bool:
+    return bool(torch.isfinite(x.detach()).all())
 
 
 def _double(columns: Any) -> Any:
@@ -247,6 +259,21 @@ def _key_weights(data: Any, m: int) -> Tensor | None:
             f"key_weights must be ≥ 0 and finite, got {float(w.detach().reshape(-1, m)[0, bad])} for key {bad}"
         )
     return w
+
+
+def _wide_weights(w: Tensor, weighting: Weighting) -> bool:
+    """Whether float32 cannot serve these multiplicities: beyond its range, or 1/w below its rounding of a threshold."""
+    positive = w.detach()[w.detach() > 0]
+    if not positive.numel():
+        return False
+    least, most = float(positive.min()), float(positive.max())
+    threshold = isinstance(weighting, Thresholded)
+    if least < 1e-290 or most > (1e9 if threshold else 1e290):
+        raise InputError(
+            f"key_weights run from {least:.3g} to {most:.3g}, which {type(weighting).__name__} cannot tell apart in "
+            "float64: divide them by a common factor, or drop the rows that hardly count"
+        )
+    return least < 1e-30 or most > (1e1 if threshold else 1e30)
 
 
 def _exclude(data: Any, n: int, m: int | None) -> Tensor | None:

@@ -136,6 +136,11 @@ def _as_array(data: Any, name: str) -> np.ndarray:
         if module == "pandas" and str(getattr(data, "dtype", "")) == "category":
             data = data.astype(object)
         data = data.to_numpy()
+    if isinstance(data, np.ma.MaskedArray):
+        if np.ma.is_masked(data):
+            hidden = int(np.ma.getmaskarray(data).sum())
+            raise MissingValueError(f"{name} has {hidden} masked numbers: drop their rows or fill them in")
+        return data.filled()
     if isinstance(data, np.ndarray):
         return data
     if isinstance(data, (list, tuple)):
@@ -191,7 +196,10 @@ def _from_objects(array: np.ndarray, name: str) -> Columns:
         gaps = [i for i, row in enumerate(array) if any(is_missing(x) for x in np.atleast_1d(row))]
         if gaps:
             raise _missing_numbers(name, gaps)
-        return _numbers(_from_numeric_array(array.astype(np.float64), name), name)
+        try:
+            return _numbers(_from_numeric_array(array.astype(np.float64), name), name)
+        except OverflowError:
+            raise InputError(f"{name} has a whole number too large for float64: give it as text") from None
     if flat.ndim != 1:
         raise KindError(f"{name} is a table of objects: give a dict of columns or a DataFrame")
     bad = next((x for x in present if not isinstance(x, str)), None)
@@ -221,7 +229,9 @@ def _from_numeric_array(array: np.ndarray, name: str) -> Tensor:
 
 
 def _numbers(x: Tensor, name: str) -> Tensor:
-    if x.is_complex() or x.is_quantized:
+    if x.is_nested or x.device.type == "meta":
+        raise KindError(f"{name} is a {'nested' if x.is_nested else 'meta'} tensor: give an ordinary one, with numbers")
+    if x.is_complex() or x.is_quantized or "float8" in str(x.dtype):
         raise KindError(f"{name} has dtype {x.dtype}: convert it to float64, float32, float16 or integers")
     if x.layout != torch.strided:
         x = x.to_dense()

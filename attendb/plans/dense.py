@@ -21,7 +21,8 @@ from ..weightings.softmax import Softmax
 from .cells import KEY, PARAMETER, Place, Problem, cut
 from .gather import pool_selected
 from .higher import second_gradients
-from .solution import Solution, padded_top, refuse_nan
+from .precision import own_precision
+from .solution import Solution, padded_top, refuse_nan, refuse_overflow
 
 SECONDS_PER_PAIR = 4e-9  # scoring, weighting and pooling, measured on 2 cores in float32; a rough guide
 
@@ -111,6 +112,7 @@ def select_and_pool(problem: Problem, *, scale: int) -> Solution:
     with torch.no_grad():
         positions, scores = weighting.select(CellFold(problem, scale=scale))
     refuse_nan(problem, scores)
+    refuse_overflow(problem, scores)
     solution = pool_selected(problem, weighting, positions)
     if isinstance(weighting, Sampled):
         # the log-normaliser over all keys: the softmax of values of width 0
@@ -131,6 +133,7 @@ class _Pool(torch.autograd.Function):
         fold = CellFold(problem, needs_grad=any(x.requires_grad for x in tensors))
         done = weighting.run(fold)
         refuse_nan(problem, done.value, done.ref)
+        refuse_overflow(problem, done.ref)
         value = done.value.masked_fill(done.empty[..., None], 0.0).to(problem.dtype)
         log_normalizer = (done.ref.double() + done.tau).masked_fill(done.empty, -torch.inf).to(problem.dtype)
         if fold.best is None:
@@ -152,6 +155,7 @@ class _Pool(torch.autograd.Function):
         return value, log_normalizer, done.empty, rank, positions
 
     @staticmethod
+    @own_precision()
     def backward(ctx: Any, dvalue: Tensor | None, dlog: Tensor | None, *_: Any) -> tuple[Any, ...]:  # type: ignore[override]
         problem, layouts = ctx.problem, ctx.layouts
         saved = ctx.saved_tensors

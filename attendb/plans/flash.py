@@ -21,6 +21,7 @@ from ..weightings.base import Done
 from ..weightings.softmax import Softmax
 from .cells import Problem
 from .higher import second_gradients
+from .precision import own_precision
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -96,6 +97,7 @@ class _Flash(torch.autograd.Function):
         return value, total
 
     @staticmethod
+    @own_precision()
     def backward(ctx: Any, dvalue: Tensor | None, dlog: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
         phi, psi, values, mask, value, total = ctx.saved_tensors
         if dvalue is None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..columns import pool
 from ..weightings.base import Cell, Done, Pooling, by_row
 from .cells import PARAMETER, QUERY, WHOLE, Place, Problem, cut
+from .precision import own_precision
 
 CellFunction = Callable[[Place, Sequence[Tensor]], Sequence[Tensor | None]]
 
@@ -50,6 +51,7 @@ class _BlockSum(torch.autograd.Function):
         return tuple(totals)
 
     @staticmethod
+    @own_precision()
     def backward(ctx: Any, *grads: Tensor | None) -> Any:  # type: ignore[override]
         xs = ctx.saved_tensors
         wanted = [i for i, needed in enumerate(ctx.needs_input_grad[4:]) if needed]

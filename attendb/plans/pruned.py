@@ -24,6 +24,7 @@ from . import flash
 from .cells import Problem
 from .fused import log_weights, refuses_flash
 from .higher import second_gradients
+from .precision import own_precision
 from .solution import Solution, Unserved
 
 KEYS_IN_BOX = 128
@@ -31,6 +32,7 @@ QUERIES_IN_BOX = 128
 BOXES_AT_ONCE = 64  # boxes of queries whose distances to all boxes of keys are held at once
 MOST_COLUMNS = 4
 FEWEST_PAIRS = 1 << 22
+ROUNDING = 5e-6  # of a score, from eps · (radius of a box of queries)²: above it a box is done in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,21 @@ class _Boxes:
 
 
 @dataclass(frozen=True, eq=False)
+class _Tile:
+    """A run of sorted queries of one box, and the dtype that keeps their digits."""
+
+    box: int
+    queries: slice
+    centre: Tensor  # (d, 1)
+    dtype: torch.dtype
+
+    @property
+    def effort(self) -> float:
+        """Queries, those in float64 counted 2.5 times."""
+        return (self.queries.stop - self.queries.start) * (1.0 if self.dtype == torch.float32 else 2.5)
+
+
+@dataclass(frozen=True, eq=False)
 class _Layout:
     """Everything about a pruned problem that carries no gradient."""
 
@@ -61,8 +78,8 @@ class _Layout:
     near: list[Tensor]  # for each box of queries, the boxes of keys that matter
     exclude: Tensor | None  # (n,) positions, in sorted order
     positions: Tensor  # (m,) in sorted order
-    narrow: torch.dtype
-    pairs: int
+    tiles: list[_Tile]
+    pairs: float
 
     def rows(self, box: int) -> Tensor:
         """The sorted rows of the keys that matter to a box of queries."""
@@ -70,11 +87,11 @@ class _Layout:
         rows = (self.near[box][:, None] * KEYS_IN_BOX + size).reshape(-1)
         return rows[: int((rows < len(self.positions)).sum())]  # only the last box can be short
 
-    def mask(self, mine: slice, rows: Tensor) -> Tensor | None:
+    def mask(self, tile: _Tile, rows: Tensor) -> Tensor | None:
         if self.exclude is None:
             return None
-        own = self.exclude[mine, None] == self.positions[rows]
-        return torch.zeros(own.shape, dtype=self.narrow, device=own.device).masked_fill_(own, -torch.inf)[None]
+        own = self.exclude[tile.queries, None] == self.positions[rows]
+        return torch.zeros(own.shape, dtype=tile.dtype, device=own.device).masked_fill_(own, -torch.inf)[None]
 
 
 class Pruned:
@@ -101,6 +118,9 @@ class Pruned:
             return "several batch entries"
         if problem.where is not None or problem.bias is not None:
             return "where= or bias= between single queries and keys"
+        w = problem.key_weights
+        if w is not None and w.requires_grad and float(w.detach().amax()) > 1e6 * float(w.detach().amin()):
+            return "gradients to key_weights that differ by more than a million"
         if problem.n * problem.m < FEWEST_PAIRS:
             return f"fewer than {FEWEST_PAIRS} pairs are faster done all"
         if not all(torch.isfinite(x.detach()).all() for x in (problem.queries, problem.keys)):  # type: ignore[arg-type]
@@ -110,8 +130,7 @@ class Pruned:
     def cost(self) -> float:
         problem, layout = self.problem, self._layout()
         masked = 1.6 if problem.exclude is not None else 1.0
-        wide = 1.0 if layout.narrow == torch.float32 else 2.5
-        return 5e-3 + 3e-7 * (problem.n + problem.m) + layout.pairs * masked * wide * 1.3e-9
+        return 5e-3 + 3e-7 * (problem.n + problem.m) + layout.pairs * masked * 1.3e-9
 
     def _scaled(self) -> tuple[Tensor, Tensor]:
         """Queries and keys divided by the root of the temperature: it then has no further part to play."""
@@ -132,9 +151,16 @@ class Pruned:
                 logs = None if problem.key_weights is None else log_weights(problem)[0, keys.order, 0].double()
                 positions = problem.positions[keys.order]
                 near = _near(queries, keys, logs, exclude, positions, torch.finfo(problem.result_dtype).eps)
-            pairs = sum(len(boxes) for boxes in near) * KEYS_IN_BOX * QUERIES_IN_BOX
             narrow = torch.float32 if problem.result_dtype == torch.float32 else problem.dtype
-            self._found = _Layout(queries, keys, near, exclude, positions, narrow, pairs)
+            tiles = [tile for box in range(len(near)) for tile in _tiles_of_box(queries.columns, box, narrow)]
+            pairs = sum(
+                len(near[t.box])
+                * KEYS_IN_BOX
+                * (t.queries.stop - t.queries.start)
+                * (1 if t.dtype == torch.float32 else 2.5)
+                for t in tiles
+            )
+            self._found = _Layout(queries, keys, near, exclude, positions, tiles, pairs)
         return self._found
 
     def solve(self) -> Solution:
@@ -156,10 +182,9 @@ class _PrunedSoftmax(torch.autograd.Function):
         ctx: Any, layout: _Layout, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         values, totals, offsets = [], [], []
-        for mine, rows, parts in _tiles(layout, v, logs):
-            phi, psi, near_values = parts
-            value, total = flash.forward(phi, psi, near_values, layout.mask(mine, rows))
-            values.append(value[0])
+        for tile, rows, (phi, psi, near_values) in _scored(layout, v, logs):
+            value, total = flash.forward(phi, psi, near_values, layout.mask(tile, rows))
+            values.append(value[0].to(v.dtype))
             totals.append(total[0].double())
             offsets.append(phi[0, :, :-1].double().square().sum(-1).mul(-0.5))
         value, total = torch.cat(values), torch.cat(totals)
@@ -171,6 +196,7 @@ class _PrunedSoftmax(torch.autograd.Function):
         return value[back].to(v.dtype), full.clone()
 
     @staticmethod
+    @own_precision()
     def backward(ctx: Any, dvalue: Tensor | None, dtotal: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
         layout: _Layout = ctx.layout
         q, k, v, logs, value, total, full = ctx.saved_tensors
@@ -185,10 +211,11 @@ class _PrunedSoftmax(torch.autograd.Function):
         dvalue, dtotal = (x[layout.queries.order] for x in (dvalue, dtotal))
         dq = torch.empty_like(q)
         dk, dv, dlogs = torch.zeros_like(k), torch.zeros_like(v), k.new_zeros(len(k))
-        for mine, rows, (phi, psi, near_values) in _tiles(layout, v, logs):
-            seeds = dvalue[mine].to(layout.narrow)[None], dtotal[mine].to(layout.narrow)[None]
-            held = value[mine][None], total[mine].to(layout.narrow)[None]
-            dphi, dpsi, dnear = flash.backward(phi, psi, near_values, layout.mask(mine, rows), *held, *seeds)
+        for tile, rows, (phi, psi, near_values) in _scored(layout, v, logs):
+            mine = tile.queries
+            seeds = dvalue[mine].to(tile.dtype)[None], dtotal[mine].to(tile.dtype)[None]
+            held = value[mine].to(tile.dtype)[None], total[mine].to(tile.dtype)[None]
+            dphi, dpsi, dnear = flash.backward(phi, psi, near_values, layout.mask(tile, rows), *held, *seeds)
             dq[mine] = (dphi[0, :, :d] - phi[0, :, :d] * seeds[1][0, :, None]).to(q.dtype)
             half = dpsi[0, :, d:]
             dk.index_add_(0, rows, (dpsi[0, :, :d] - psi[0, :, :d] * half).to(k.dtype))
@@ -198,23 +225,36 @@ class _PrunedSoftmax(torch.autograd.Function):
         return None, dq[back], dk[key_back], dv[key_back], None if logs is None else dlogs[key_back].to(logs.dtype)
 
 
-def _tiles(layout: _Layout, v: Tensor, logs: Tensor | None) -> Any:
-    """(queries, rows, (φ, ψ, values)) of each box of queries: φ = (q − c, 1), ψ = (k − c, −½‖k − c‖² + log w)."""
-    v = v[layout.keys.order].to(layout.narrow)
+def _tiles_of_box(columns: Tensor, box: int, narrow: torch.dtype) -> list[_Tile]:
+    """One tile, centred on the median, in float64 when it is wide; every query alone when even that loses digits."""
+    start = box * QUERIES_IN_BOX
+    queries = slice(start, min(start + QUERIES_IN_BOX, columns.shape[1]))
+    mine = columns[:, queries]
+    centre = mine.median(1, keepdim=True).values
+    radius2 = float((mine - centre).square().sum(0).amax())
+    if radius2 * torch.finfo(narrow).eps <= ROUNDING:
+        return [_Tile(box, queries, centre, narrow)]
+    if radius2 * torch.finfo(torch.float64).eps <= 1e-12:
+        return [_Tile(box, queries, centre, torch.float64)]
+    return [
+        _Tile(box, slice(i, i + 1), columns[:, i : i + 1], torch.float64) for i in range(queries.start, queries.stop)
+    ]
+
+
+def _scored(layout: _Layout, v: Tensor, logs: Tensor | None) -> Any:
+    """(tile, rows, (φ, ψ, values)) of each tile of queries: φ = (q − c, 1), ψ = (k − c, −½‖k − c‖² + log w)."""
+    v = v[layout.keys.order]
+    cast = {tile.dtype: v.to(tile.dtype) for tile in layout.tiles}
     logs = None if logs is None else logs[layout.keys.order].double()
-    n = layout.queries.columns.shape[1]
-    for box, start in enumerate(range(0, n, QUERIES_IN_BOX)):
-        mine = slice(start, min(start + QUERIES_IN_BOX, n))
-        rows = layout.rows(box)
-        q = layout.queries.columns[:, mine]
-        centre = q.mean(1, keepdim=True)
-        q = (q - centre).to(layout.narrow)
-        k = (layout.keys.columns[:, rows] - centre).to(layout.narrow)
+    for tile in layout.tiles:
+        rows = layout.rows(tile.box)
+        q = (layout.queries.columns[:, tile.queries] - tile.centre).to(tile.dtype)
+        k = (layout.keys.columns[:, rows] - tile.centre).to(tile.dtype)
         half = k.square().sum(0, keepdim=True).mul_(-0.5)
         if logs is not None:
             half += logs[rows]
         phi = torch.cat([q, torch.ones_like(q[:1])]).T[None]
-        yield mine, rows, (phi, torch.cat([k, half]).T[None], v[rows][None])
+        yield tile, rows, (phi, torch.cat([k, half]).T[None], cast[tile.dtype][rows][None])
 
 
 def _second(

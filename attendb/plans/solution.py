@@ -45,6 +45,18 @@ def refuse_nan(problem: Problem, *results: Tensor) -> None:
         raise _diagnose(problem)
 
 
+def refuse_overflow(problem: Problem, scores: Tensor) -> None:
+    """Raise when an inner product of finite numbers has become infinite; an infinite bias or score of yours may be."""
+    if problem.dtype == torch.float64 or problem.bias is not None or not (scores == torch.inf).any():
+        return
+    factors = problem.score.factors(problem.queries, problem.keys)
+    if factors is not None and all(torch.isfinite(x.detach()).all() for x in factors[:2]):
+        raise InputError(
+            f"inner products of queries and keys overflow {problem.dtype} (score={type(problem.score).__name__}): "
+            "give float64, or divide them by a common factor"
+        )
+
+
 def _diagnose(problem: Problem) -> InputError:
     for _, place in problem.places():
         cell = problem.cell(place)

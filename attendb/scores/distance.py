@@ -61,7 +61,7 @@ class _Distance(Score):
 
     def lost_digits(self, queries: Any, keys: Any) -> float:
         spread = max((float(x.detach().abs().amax()) for x in (queries, keys) if x.numel()), default=0.0)
-        return spread**2 * queries.shape[-1] / 1e-6 if self.power == 2 else spread / 1e-5
+        return spread * spread * queries.shape[-1] / 1e-6 if self.power == 2 else spread / 1e-5
 
 
 class Gaussian(_Distance):

@@ -37,6 +37,13 @@ class Equal(Score):
 
     def check(self, queries: Columns, keys: Columns) -> None:
         _check_alike(queries, keys, "")
+        for what, columns in (("queries", queries), ("keys", keys)):
+            for x in columns.values() if isinstance(columns, dict) else [columns]:
+                if isinstance(x, Tensor) and x.numel() and x.dtype == torch.float64 and bool((x.abs() >= 2**53).any()):
+                    raise InputError(
+                        f"{what} have numbers of 2^53 or more, which float64 cannot tell apart: "
+                        "use Database.lookup, or give them as text"
+                    )
 
     def anchor(self, keys: Columns) -> Any:
         """The order of the columns, which both sides follow."""

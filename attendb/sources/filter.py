@@ -26,8 +26,8 @@ TABLE = "rows"
 AROUND = (("", ""), ("ifnull((", "\n), 0)"))  # text that closes a bracket it did not open fails in one of the two
 FUNCTIONS = frozenset(
     "abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce concat concat_ws cos cosh count date "
-    "datetime degrees exp floor format glob hex ifnull iif instr julianday length like ln log log10 log2 lower ltrim "
-    "max min mod nullif pi pow power printf quote radians replace round rtrim sign sin sinh sqrt strftime substr "
+    "datetime degrees exp floor glob hex ifnull iif instr julianday length like ln log log10 log2 lower ltrim "
+    "max min mod nullif pi pow power quote radians replace round rtrim sign sin sinh sqrt strftime substr "
     "substring sum tan tanh time total trim trunc typeof unicode unixepoch upper".split()
 )
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|--[^\n]*|/\*.*?(?:\*/|$)|"((?:[^"]|"")*)\"""", re.DOTALL)
