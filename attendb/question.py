@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
+from math import isfinite, prod
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -90,6 +90,8 @@ def read_question(
     if v.shape[-2] != m:
         raise InputError(f"keys have {m} rows but values have {v.shape[-2]}: give every key one value")
     device = _device(queries=q, keys=k, values=v, where=where, bias=bias, key_weights=key_weights, exclude=exclude)
+    if device.type == "meta":
+        raise KindError("the inputs are on the meta device, which holds no numbers: move them to a real one")
     masks = Masks(
         _check_pairwise(read_pairwise(where, "where", boolean=True), "where", n, m),
         _check_pairwise(read_pairwise(bias, "bias", boolean=False), "bias", n, m),
@@ -187,8 +189,8 @@ def _embed(problem: Problem) -> Problem:
             if isinstance(x := getattr(problem, name), Tensor)
         }
         problem = replace(problem, dtype=torch.float64, **changed)
-    embedded = problem.dtype == torch.float64 and score.lost_digits(q, k) * torch.finfo(torch.float64).eps > 1e100
-    if embedded and all(_finite(x) for raw in (raw_q, raw_k) for x in _tensors_of(raw)):
+    overflown = problem.dtype == torch.float64 and not isfinite(score.lost_digits(q, k))
+    if overflown and all(_finite(x) for raw in (raw_q, raw_k) for x in _tensors_of(raw)):
         raise InputError(
             f"the rows lie more bandwidths apart than float64 can square (score={score}): give a larger bandwidth"
         )

@@ -229,8 +229,8 @@ def _from_numeric_array(array: np.ndarray, name: str) -> Tensor:
 
 
 def _numbers(x: Tensor, name: str) -> Tensor:
-    if x.is_nested or x.device.type == "meta":
-        raise KindError(f"{name} is a {'nested' if x.is_nested else 'meta'} tensor: give an ordinary one, with numbers")
+    if x.is_nested:
+        raise KindError(f"{name} is a nested tensor: give a padded one, and where= for its real rows")
     if x.is_complex() or x.is_quantized or "float8" in str(x.dtype):
         raise KindError(f"{name} has dtype {x.dtype}: convert it to float64, float32, float16 or integers")
     if x.layout != torch.strided:

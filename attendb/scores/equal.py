@@ -39,7 +39,7 @@ class Equal(Score):
         _check_alike(queries, keys, "")
         for what, columns in (("queries", queries), ("keys", keys)):
             for x in columns.values() if isinstance(columns, dict) else [columns]:
-                if isinstance(x, Tensor) and x.numel() and x.dtype == torch.float64 and bool((x.abs() >= 2**53).any()):
+                if isinstance(x, Tensor) and x.numel() and x.dtype == torch.float64 and _beyond_whole(x):
                     raise InputError(
                         f"{what} have numbers of 2^53 or more, which float64 cannot tell apart: "
                         "use Database.lookup, or give them as text"
@@ -157,3 +157,9 @@ def _hashable(value: object) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _beyond_whole(x: Tensor) -> bool:
+    """Whether whole numbers of 64 bits may have been rounded to these."""
+    size = x.abs()
+    return bool(((size >= 2.0**53) & (size <= 2.0**64)).any())
