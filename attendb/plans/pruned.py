@@ -28,11 +28,11 @@ from .precision import own_precision
 from .solution import Solution, Unserved
 
 KEYS_IN_BOX = 128
-QUERIES_IN_BOX = 128
+QUERIES_IN_BOX = 64
 BOXES_AT_ONCE = 64  # boxes of queries whose distances to all boxes of keys are held at once
 MOST_COLUMNS = 4
 FEWEST_PAIRS = 1 << 22
-ROUNDING = 5e-6  # of a score, from eps · (radius of a box of queries)²: above it a box is done in float64
+ROUNDING = 1e-5  # of a score, from eps · (radius of a box of queries)²: above it a box is done in float64
 
 
 @dataclass(frozen=True, eq=False)
