@@ -51,7 +51,7 @@ class Answer:
     ``plan``: how it was computed and why not otherwise; prints as a small table.
     """
 
-    def __init__(self, question: Question, solution: Solution, plan: PlanReport, tol: float | None = None):
+    def __init__(self, question: Question, solution: Solution, plan: PlanReport):
         self._question = question
         self._solution = solution
         self.plan = plan
@@ -61,9 +61,12 @@ class Answer:
         self.value: Array = self._out(solution.value) if labels is None else self._names(labels)
         self.log_normalizer: Array = self._maybe(solution.log_normalizer)
         self.log_prob: Array = self._maybe(solution.log_prob)
-        self.error_bound: Array = (
-            None if tol is None else self._out(torch.zeros_like(solution.empty, dtype=torch.float64))
-        )
+        self.error_bound: Array = None
+        if problem.tol is not None:
+            bound = solution.error_bound
+            self.error_bound = self._out(
+                torch.zeros_like(solution.empty, dtype=torch.float64) if bound is None else bound
+            )
         self.top: Top | None = None
         if solution.top is not None:
             positions, weights = solution.top

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, cast
 
@@ -10,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import DEFAULT_SCORE, top_count
+from .attention import DEFAULT_SCORE
 from .columns import Columns, Labels, Opaque
 from .errors import InputError, KindError, MissingValueError, NotFoundError
-from .plans.cells import forced_blocks
-from .question import Question, read_question, resolve
+from .question import Options, Question, read_question, resolve
 from .reading import as_labels, read_columns, read_pairwise, read_vector, stacked
 from .sources.base import Data, Rows, Side, Source, kinds
 from .sources.rows import is_named, some
@@ -28,11 +28,7 @@ def read_table_question(
     values: str | Sequence[str] | None,
     score: Any,
     weighting: Weighting | None,
-    where: Any,
-    bias: Any,
-    key_weights: Any,
-    exclude: Any,
-    top: int,
+    options: Options,
 ) -> Question:
     """Read and check a question to all rows of a table, whose positions are their ids."""
     chosen_score, chosen_weighting = resolve(score, weighting, default=DEFAULT_SCORE)
@@ -45,6 +41,7 @@ def read_table_question(
         keys = keys_to_ask(block.keys, by_column=by_column)
         queries = queries_by_name(queries, side, by_column=by_column)
     device = device_of(block.keys, block.values, queries)
+    where, exclude = options.where, options.exclude
     if isinstance(where, str):
         where = torch.from_numpy(source.mask(where))
     if where is not None and (isinstance(where, Tensor) or not callable(where)):
@@ -58,13 +55,8 @@ def read_table_question(
         values_to_pool(source.schema.values, block.values, values, where, block.positions),
         score=chosen_score,
         weighting=chosen_weighting,
-        where=where,
-        bias=bias,
-        key_weights=key_weights,
-        exclude=exclude,
-        top=top_count(top),
+        options=replace(options, where=where, exclude=exclude),
         positions=block.positions,
-        blocks=forced_blocks(),
     )
 
 

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from .answer import Answer, check_distribution_size
 from .columns import Labels
-from .errors import InputError, KindError, TooLargeError
+from .errors import KindError, TooLargeError
 from .plans import planner
-from .plans.cells import forced_blocks
 from .plans.precision import own_precision
-from .question import Question, read_question, resolve
+from .question import Options, Question, read_question, resolve
 from .scores.base import Score
 from .scores.dot import ScaledDot
 from .weightings.base import Selecting, Weighting
@@ -78,17 +77,12 @@ def attend(
             values,
             score=chosen_score,
             weighting=chosen_weighting,
-            where=where,
-            bias=bias,
-            key_weights=key_weights,
-            exclude=exclude,
-            top=top_count(top),
-            blocks=forced_blocks(),
+            options=Options(where, bias, key_weights, exclude, tol, plan, top),
         )
-        return ask(question, tol=tol, plan=plan)
+        return ask(question)
 
 
-def ask(question: Question, *, tol: float | None = None, plan: str | None = None) -> Answer:
+def ask(question: Question) -> Answer:
     """Answer a question that has been read and checked."""
     problem = question.problem
     rows = problem.batch * problem.n * problem.top
@@ -96,8 +90,6 @@ def ask(question: Question, *, tol: float | None = None, plan: str | None = None
         raise TooLargeError(
             f"top={problem.top} for {problem.batch * problem.n} queries names {rows:,} rows: ask for fewer"
         )
-    if tol is not None and not (isinstance(tol, (int, float)) and not isinstance(tol, bool) and 0 < tol < float("inf")):
-        raise InputError(f"tol must be a number > 0, got {tol!r}: leave it out for an exact answer")
     if isinstance(problem.values, Labels) and not (
         isinstance(problem.weighting, Selecting) and problem.weighting.one_hot
     ):
@@ -107,15 +99,5 @@ def ask(question: Question, *, tol: float | None = None, plan: str | None = None
                 "such as Softmax(), or Nearest()"
             )
         check_distribution_size(problem.batch * problem.n, len(problem.values.names))
-    solution, report = planner.solve(problem, plan)
-    return Answer(question, solution, report, tol)
-
-
-def top_count(top: object) -> int:
-    """The option ``top`` as a whole number ≥ 0."""
-    if isinstance(top, bool) or not hasattr(top, "__index__"):
-        raise KindError(f"top must be a whole number ≥ 0, got {top!r}")
-    number = int(top)  # type: ignore[call-overload]
-    if number < 0:
-        raise InputError(f"top must be ≥ 0, got {number}: ask for 0 or more rows")
-    return number
+    solution, report = planner.solve(problem, question.plan)
+    return Answer(question, solution, report)

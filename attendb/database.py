@@ -16,6 +16,7 @@ from .attention import DEFAULT_SCORE, ask
 from .columns import Opaque
 from .errors import InputError, KindError, NotFoundError
 from .plans.precision import own_precision
+from .question import Options
 from .reading import read_pairwise, read_vector
 from .scores.base import Score
 from .scores.text import EditSimilarity
@@ -181,13 +182,9 @@ class Database:
                 values=values,
                 score=score,
                 weighting=weighting,
-                where=where,
-                bias=bias,
-                key_weights=key_weights,
-                exclude=exclude,
-                top=top,
+                options=Options(where, bias, key_weights, exclude, tol, plan, top),
             )
-            return ask(question, tol=tol, plan=plan)
+            return ask(question)
 
     def append(self, keys: Any, values: Any, *, ids: Any = None) -> np.ndarray:
         """Add rows and return their ids (r,): ``ids``, or the next ones that no row ever had.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
+from numbers import Real
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from .columns import Columns, Labels, Opaque, Parts, Values, count_rows
 from .embedding import embed, fold_batch, without_unseen
 from .errors import InputError, KindError
-from .plans.cells import Problem
+from .plans.cells import Problem, forced_blocks
 from .reading import read_columns, read_pairwise, read_values, read_vector
 from .scores.additive import Constant
 from .scores.base import Score, as_score
@@ -24,10 +25,24 @@ from .weightings.sparse import Thresholded
 
 
 @dataclass(frozen=True, eq=False)
+class Options:
+    """What `attend` and `Database.attend` are asked beside the rows and the score, as the caller gave it."""
+
+    where: Any = None
+    bias: Any = None
+    key_weights: Any = None
+    exclude: Any = None
+    tol: Any = None
+    plan: str | None = None
+    top: Any = 0
+
+
+@dataclass(frozen=True, eq=False)
 class Question:
     """A problem, and how its answer is handed back."""
 
     problem: Problem
+    plan: str | None  # forced by name
     batch_shape: tuple[int, ...]
     n: int
     rows: int  # keys before masked ones were dropped
@@ -73,34 +88,21 @@ def read_question(
     *,
     score: Score,
     weighting: Weighting,
-    where: Any,
-    bias: Any,
-    key_weights: Any,
-    exclude: Any,
-    top: int,
+    options: Options,
     positions: Tensor | None = None,
-    blocks: tuple[int, int] | None = None,
 ) -> Question:
     """Read and check everything that the caller gave."""
+    top, tol = _top(options.top), _tolerance(options.tol)
     q, k = _read_queries_and_keys(queries, keys, stack=score.takes != "columns")
     v = read_values(values)
     m, n = count_rows(k), count_rows(q)
     if v.shape[-2] != m:
         raise InputError(f"keys have {m} rows but values have {v.shape[-2]}: give every key one value")
-    device = _device(queries=q, keys=k, values=v, where=where, bias=bias, key_weights=key_weights, exclude=exclude)
-    if device.type == "meta":
-        raise KindError("the inputs are on the meta device, which holds no numbers: move them to a real one")
-    masks = Masks(
-        _check_pairwise(read_pairwise(where, "where", boolean=True), "where", n, m),
-        _check_pairwise(read_pairwise(bias, "bias", boolean=False), "bias", n, m),
-        _key_weights(key_weights, m),
-        _exclude(exclude, n, m if positions is None else None),
-    )
+    device = _device(queries=q, keys=k, values=v, options=options)
+    masks = _read_masks(options, n, m, named=positions is not None)
     score.check(q, k)
     result = _result_dtype(q, k, v)
-    dtype = torch.float32 if result in (torch.float16, torch.bfloat16) else result
-    if masks.key_weights is not None and _wide_weights(masks.key_weights, weighting):
-        dtype = torch.float64
+    dtype = _dtype(result, masks.key_weights, weighting)
     batch_shape = _batch_shape(q, k, v, masks)
     positions = torch.arange(m) if positions is None else positions
     kept = _kept(masks, m)
@@ -129,11 +131,46 @@ def read_question(
         key_weights=pairs(None if masks.key_weights is None else masks.key_weights[..., None, :], dtype),
         exclude=pairs(None if masks.exclude is None else masks.exclude[..., :, None], None),
         top=top,
-        blocks=blocks,
+        tol=tol,
+        blocks=forced_blocks(),
     )
     problem = embed(fold_batch(without_unseen(problem)))
     as_tensor, one_text = _wants_tensor(queries, keys, values), isinstance(queries, str)
-    return Question(problem, batch_shape, n, m, kept, as_tensor, one_text)
+    return Question(problem, options.plan, batch_shape, n, m, kept, as_tensor, one_text)
+
+
+def _top(top: object) -> int:
+    if isinstance(top, bool) or not hasattr(top, "__index__"):
+        raise KindError(f"top must be a whole number ≥ 0, got {top!r}")
+    number = int(top)  # type: ignore[call-overload]
+    if number < 0:
+        raise InputError(f"top must be ≥ 0, got {number}: ask for 0 or more rows")
+    return number
+
+
+def _tolerance(tol: object) -> float | None:
+    if tol is None:
+        return None
+    if not isinstance(tol, Real) or isinstance(tol, bool) or not 0 < float(tol) < inf:
+        raise InputError(f"tol must be a number > 0, got {tol!r}: leave it out for an exact answer")
+    return float(tol)
+
+
+def _read_masks(options: Options, n: int, m: int, *, named: bool) -> Masks:
+    """Where, bias, key_weights and exclude; ``named``: rows go by ids, which the caller has checked."""
+    return Masks(
+        _check_pairwise(read_pairwise(options.where, "where", boolean=True), "where", n, m),
+        _check_pairwise(read_pairwise(options.bias, "bias", boolean=False), "bias", n, m),
+        _key_weights(options.key_weights, m),
+        _exclude(options.exclude, n, None if named else m),
+    )
+
+
+def _dtype(result: torch.dtype, key_weights: Tensor | None, weighting: Weighting) -> torch.dtype:
+    """Of the arithmetic: half precision is added up in float32."""
+    if key_weights is not None and _wide_weights(key_weights, weighting):
+        return torch.float64
+    return torch.float32 if result in (torch.float16, torch.bfloat16) else result
 
 
 def _read_queries_and_keys(queries: Any, keys: Any, *, stack: bool) -> tuple[Columns, Columns]:
@@ -177,7 +214,8 @@ def _one_query(q: Columns, raw: Any, k: Columns) -> Columns:
     return q.T if flat and q.shape == (k.shape[-1], 1) else q
 
 
-def _device(**inputs: Any) -> torch.device:
+def _device(*, options: Options, **inputs: Any) -> torch.device:
+    inputs |= {name: getattr(options, name) for name in ("where", "bias", "key_weights", "exclude")}
     devices: dict[str, torch.device] = {}
     for name, x in inputs.items():
         for leaf in x.values() if isinstance(x, dict) else [x]:
@@ -190,6 +228,8 @@ def _device(**inputs: Any) -> torch.device:
             f"inputs lie on different devices ({', '.join(f'{name} on {d}' for name, d in devices.items())}): "
             f"move them to one with .to({str(chosen)!r})"
         )
+    if chosen.type == "meta":
+        raise KindError("the inputs are on the meta device, which holds no numbers: move them to a real one")
     return chosen
 
 

@@ -86,6 +86,7 @@ class Problem:
     key_weights: Tensor | None = None  # (b or 1, 1, m)
     exclude: Tensor | None = None  # (b or 1, n, 1) positions
     top: int = 0
+    tol: float | None = None  # |value − exact| ≤ tol · (max − min of the value column), |log-normaliser − exact| ≤ tol
     blocks: tuple[int, int] | None = None
 
     @staticmethod

@@ -78,6 +78,8 @@ def solve(problem: Problem, forced: str | None) -> tuple[Solution, PlanReport]:
                 raise PlanError(f"plan {forced!r} cannot serve this call: {reason}") from None
             said[plan.name] = f"gave up: {reason}"
             continue
+        if solution.note:
+            said[plan.name] += f"; {solution.note}"
         return solution, PlanReport(plan.name, tuple((p.name, said[p.name]) for p in plans))
     raise InputError("no plan could serve this call: " + "; ".join(f"{n}: {why}" for n, why in said.items()))
 

@@ -21,6 +21,8 @@ class Solution:
     log_normalizer: Tensor | None = None  # (b, n)
     log_prob: Tensor | None = None  # (b, n)
     top: tuple[Tensor, Tensor] | None = None  # positions, weights, (b, n, r) each
+    error_bound: Tensor | None = None  # (b, n), certified, in units of tol; None: exact to rounding
+    note: str = ""  # what the plan wants to say about how it answered
 
 
 def padded_top(positions: Tensor, weights: Tensor, r: int) -> tuple[Tensor, Tensor]:
