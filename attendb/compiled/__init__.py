@@ -1,0 +1,1 @@
+"""Compiled loops over pairs, for sums that torch has no operator for; CPU only."""

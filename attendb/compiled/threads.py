@@ -1,0 +1,43 @@
+"""As many threads as torch may use, for compiled loops that hold no lock of Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import torch
+
+Task = Callable[[int, int], object]  # of rows start … stop − 1
+
+
+@cache
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="attendb")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork: the child makes its own
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def in_threads(task: Task, rows: int, *, least: int = 1, parts: int | None = None) -> None:
+    """Run ``task(start, stop)`` over 0 … rows, cut into ``parts`` (None: one a thread) of at least ``least`` rows each.
+
+    The task must release the lock of Python and write only to what belongs to its rows. Raises what a task raises.
+    """
+    threads = torch.get_num_threads()
+    parts = max(1, min(threads if parts is None else parts, rows // max(1, least)))
+    cuts = [rows * i // parts for i in range(parts + 1)]
+    if threads == 1 or parts == 1:
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            task(start, stop)
+        return
+    jobs = [_pool(threads - 1).submit(task, start, stop) for start, stop in zip(cuts[1:], cuts[2:], strict=False)]
+    try:
+        task(cuts[0], cuts[1])
+    finally:
+        for job in jobs:
+            job.exception()
+    for job in jobs:
+        job.result()
