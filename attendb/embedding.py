@@ -88,7 +88,8 @@ def embed(problem: Problem) -> Problem:
     anchor = score.anchor(raw_k)
     q, k = score.embed_queries(raw_q, anchor), score.embed_keys(raw_k, anchor)
     eps = torch.finfo(problem.dtype).eps
-    wide = problem.weighting.needs_float64() or not score.lost_digits(q, k) * eps <= 1
+    tolerated = 1.0 if problem.tol is None else min(1.0, problem.tol / 4e-6)  # lost_digits counts in units of 1e-6
+    wide = problem.weighting.needs_float64() or not score.lost_digits(q, k) * eps <= tolerated
     if problem.dtype != torch.float64 and wide:
         raw_q, raw_k = _double(raw_q), _double(raw_k)
         anchor = score.anchor(raw_k)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -121,6 +121,14 @@ class Problem:
             key_weights=key_weights,
             exclude=exclude,
         )
+
+    def of_queries(self, rows: Tensor) -> Problem:
+        """The same question for some of the queries; for a problem without batch, where= and bias=."""
+        keep = map_leaves(lambda x: x[:, rows] if isinstance(x, Tensor) else x.take(rows.cpu().numpy()), self.queries)
+        exclude = self.exclude
+        if exclude is not None and exclude.shape[1] > 1:
+            exclude = exclude[:, rows]
+        return replace(self, queries=keep, n=len(rows), exclude=exclude, query_positions=self.query_positions[rows])
 
     @property
     def width(self) -> int:

@@ -42,7 +42,8 @@ class Fused:
         largest = math.prod(float(x.detach().norm(dim=-1).amax()) for x in scaled)
         if math.isnan(largest):
             return "a query or a key is NaN"
-        if not largest * torch.finfo(problem.dtype).eps < 1e-4:
+        limit = 1e-4 if problem.tol is None or factors.offset is None else min(1e-4, 0.1 * problem.tol)
+        if not largest * torch.finfo(problem.dtype).eps < limit:
             return f"scores up to {largest:.3g} lose digits in a {problem.dtype} log-sum-exp"
         return None
 

@@ -8,10 +8,11 @@ from typing import Protocol
 from ..errors import InputError, PlanError
 from .cells import Problem
 from .dense import Dense
+from .fourier import Fourier
 from .fused import Fused
 from .pruned import Pruned
 from .reproducible import Reproducible
-from .solution import Solution, Unserved
+from .solution import Solution, Unserved, joined
 from .topk import BlockTopK
 
 
@@ -31,7 +32,7 @@ class Plan(Protocol):
     def solve(self) -> Solution: ...
 
 
-PLANS = (Dense, Fused, BlockTopK, Pruned, Reproducible)
+PLANS = (Dense, Fused, BlockTopK, Pruned, Fourier, Reproducible)
 NAMES = tuple(plan.name for plan in PLANS)
 
 
@@ -49,11 +50,11 @@ class PlanReport:
     __repr__ = __str__
 
 
-def solve(problem: Problem, forced: str | None) -> tuple[Solution, PlanReport]:
+def solve(problem: Problem, forced: str | None, *, without: str | None = None) -> tuple[Solution, PlanReport]:
     """Answer the problem by the cheapest plan, or by the one forced by name."""
     if forced is not None and forced not in NAMES:
         raise PlanError(f"there is no plan {forced!r}: take one of {', '.join(NAMES)}")
-    plans: list[Plan] = [plan(problem) for plan in PLANS]
+    plans: list[Plan] = [plan(problem) for plan in PLANS if plan.name != without]
     said: dict[str, str] = {}
     able: list[tuple[float, Plan]] = []
     for plan in plans:
@@ -80,6 +81,10 @@ def solve(problem: Problem, forced: str | None) -> tuple[Solution, PlanReport]:
             continue
         if solution.note:
             said[plan.name] += f"; {solution.note}"
+        if solution.rest is not None:
+            exact, report = solve(problem.of_queries(solution.rest), None, without=plan.name)
+            solution = joined(solution, solution.rest, exact)
+            said[plan.name] += f", the others by plan {report.name}"
         return solution, PlanReport(plan.name, tuple((p.name, said[p.name]) for p in plans))
     raise InputError("no plan could serve this call: " + "; ".join(f"{n}: {why}" for n, why in said.items()))
 

@@ -22,7 +22,21 @@ class Solution:
     log_prob: Tensor | None = None  # (b, n)
     top: tuple[Tensor, Tensor] | None = None  # positions, weights, (b, n, r) each
     error_bound: Tensor | None = None  # (b, n), certified, in units of tol; None: exact to rounding
+    rest: Tensor | None = None  # rows of queries that are left over for an exact plan (batch of 1)
     note: str = ""  # what the plan wants to say about how it answered
+
+
+def joined(most: Solution, rest: Tensor, exact: Solution) -> Solution:
+    """Both answers in one: ``rest`` are the rows that ``exact`` has answered."""
+
+    def put(x: Tensor | None, y: Tensor | None) -> Tensor | None:
+        return None if x is None or y is None else x.index_copy(1, rest, y.to(x.dtype))
+
+    value, empty = put(most.value, exact.value), put(most.empty, exact.empty)
+    bound = torch.zeros_like(exact.empty, dtype=torch.float64) if exact.error_bound is None else exact.error_bound
+    assert value is not None and empty is not None
+    log_normalizer = put(most.log_normalizer, exact.log_normalizer)
+    return Solution(value, empty, log_normalizer, error_bound=put(most.error_bound, bound), note=most.note)
 
 
 def padded_top(positions: Tensor, weights: Tensor, r: int) -> tuple[Tensor, Tensor]:

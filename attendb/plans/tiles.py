@@ -1,0 +1,103 @@
+"""Which queries share one Fourier series: boxes of queries with the keys that reach them, and the queries left over.
+
+One series over everything would be huge where a few rows lie far away, and larger than memory in three columns. A box
+of queries is halved while that saves work or the series would not fit; queries that are cheaper asked one by one
+(alone, far from all others) are left over for an exact plan.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .transform import Array, Frame
+
+LARGEST_GRID = 1 << 30  # bytes of one fine grid and its series
+SECONDS_PER_CELL = 1.2e-9  # of a fine grid and power of two, both transforms of one packed channel
+SECONDS_PER_POINT = 1.5e-7, 1.2e-9  # of a packed channel: once, and for each cell that the point is spread over
+SECONDS_PER_PAIR = 4e-9  # of what is left over
+SAVING = 0.8  # halves must cost less than this share of the whole
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """Rows of queries, the rows of keys within reach of their box, and what one series for them costs."""
+
+    queries: Array
+    keys: Array
+    seconds: float
+    direct_seconds: float
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds, self.direct_seconds)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a series is asked for: its reach, channels packed in pairs, and cells that a point is spread over."""
+
+    reach: float
+    pairs: int
+    width: int
+
+    def seconds(self, frame: Frame, points: int) -> float:
+        fine = frame.size * 2.0 ** len(frame.modes)
+        if 16 * (fine + frame.size * (self.pairs + 1)) > LARGEST_GRID:
+            return math.inf
+        once, a_cell = SECONDS_PER_POINT
+        transforms = fine * math.log2(fine) / 20 * SECONDS_PER_CELL
+        return self.pairs * (transforms + points * (once + a_cell * self.width ** len(frame.modes))) + 1e-3
+
+
+def tiles(queries: Array, keys: Array, effort: Effort) -> tuple[list[Tile], Array]:
+    """(boxes that get a series, rows of queries left over) for queries (n, d) and keys (m, d).
+
+    Cost: O((n + m) · depth), depth ≤ the halvings that separate the rows.
+    """
+    chosen: list[Tile] = []
+    rest: list[Array] = []
+    open_tiles = [_tile(queries, keys, np.arange(len(queries)), np.arange(len(keys)), effort)]
+    while open_tiles:
+        tile = open_tiles.pop()
+        halves = _halves(queries, keys, tile, effort)
+        if halves and sum(half.best for half in halves) < SAVING * tile.best:
+            open_tiles += halves
+        elif tile.direct_seconds <= tile.seconds and not (halves and math.isinf(tile.seconds)):
+            rest.append(tile.queries)
+        elif math.isinf(tile.seconds):
+            open_tiles += halves
+        else:
+            chosen.append(tile)
+    return chosen, np.sort(np.concatenate(rest)) if rest else np.zeros(0, dtype=np.int64)
+
+
+def _tile(queries: Array, keys: Array, rows: Array, candidates: Array, effort: Effort) -> Tile:
+    mine = queries[rows]
+    low, high = mine.min(0), mine.max(0)
+    near = np.ones(len(candidates), dtype=bool)
+    for column in range(queries.shape[1]):
+        x = keys[candidates, column]
+        near &= (x >= low[column] - effort.reach) & (x <= high[column] + effort.reach)
+    reached = candidates if near.all() else candidates[near]
+    direct = 1e-5 + SECONDS_PER_PAIR * len(rows) * len(keys)
+    if not len(reached):
+        return Tile(rows, reached, math.inf, direct)
+    theirs = keys[reached]
+    frame = Frame.of_boxes(theirs.min(0), theirs.max(0), low, high, effort.reach)
+    return Tile(rows, reached, effort.seconds(frame, len(rows) + len(reached)), direct)
+
+
+def _halves(queries: Array, keys: Array, tile: Tile, effort: Effort) -> list[Tile]:
+    """The tile cut in the middle of its longest side; none where the queries are all in one place."""
+    if len(tile.queries) < 2 or not len(tile.keys):
+        return []
+    mine = queries[tile.queries]
+    low, high = mine.min(0), mine.max(0)
+    column = int((high - low).argmax())
+    below = mine[:, column] < (low[column] + high[column]) / 2
+    if below.all() or not below.any():
+        return []
+    return [_tile(queries, keys, tile.queries[side], tile.keys, effort) for side in (below, ~below)]
