@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import attendb as ad
-from attendb.plans.transform import gaussian_sums, reach_of
+from attendb.plans.transform import Frame, Points, gaussian_sums, reach_of
 
 ROUNDING = 1e-11  # of the float64 sums that answers are compared with; and of scores, relative to the largest
 
@@ -220,7 +220,10 @@ def test_second_derivatives() -> None:
 def test_a_sum_of_gaussians_and_its_slopes() -> None:
     rng = np.random.default_rng(1)
     sources, targets, strengths = rng.normal(size=(50, 2)) * 4, rng.normal(size=(30, 2)) * 4, rng.normal(size=(3, 50))
-    found = gaussian_sums(sources, targets, strengths, accuracy=1e-12, reach=reach_of(1e-14, 2), slopes=True)
+    boxes = sources.min(0), sources.max(0), targets.min(0), targets.max(0)
+    of, onto = Points(sources, np.arange(50)), Points(targets, np.arange(30))
+    frame = Frame.of_boxes(*boxes, reach_of(1e-14, 2))
+    found = gaussian_sums(frame, of, onto, strengths, accuracy=1e-12, slopes=True)
     apart = targets[:, None] - sources[None]
     kernel = np.exp(-0.5 * (apart**2).sum(-1))
     assert np.allclose(found.values, strengths @ kernel.T, rtol=0, atol=1e-10)

@@ -29,7 +29,7 @@ from .higher import second_gradients
 from .precision import own_precision
 from .solution import Solution
 from .tiles import Effort, Tile, tiles
-from .transform import FINEST, Array, gaussian_sums, reach_of
+from .transform import FINEST, Array, Points, gaussian_sums, reach_of
 
 MOST_COLUMNS = 3
 SAMPLED = 16  # queries summed directly: as many at random, as many of the least S_0
@@ -44,7 +44,6 @@ class _Layout:
     tiles: list[Tile]
     rest: Array
     accuracy: float
-    reach: float
     tails: float
     tol: float
     exclude: Array | None  # (n,) rows of keys, −1 = none
@@ -121,7 +120,7 @@ class Fourier:
             width = math.ceil(-math.log10(accuracy)) + 2
             effort = Effort(reach, (problem.width + 2) // 2, width)
             chosen, rest = tiles(q, k, effort)
-            self._found = _Layout(chosen, rest, accuracy, reach, tails, problem.tol, self._excluded_rows())
+            self._found = _Layout(chosen, rest, accuracy, tails, problem.tol, self._excluded_rows())
         return self._found
 
     def _excluded_rows(self) -> Array | None:
@@ -138,6 +137,8 @@ def _scaled_rows(problem: Problem) -> tuple[Tensor, Tensor]:
     q, k = problem.queries, problem.keys
     assert isinstance(q, Tensor) and isinstance(k, Tensor)
     root = problem.weighting.temper(torch.ones((), dtype=torch.float64, device=q.device)).sqrt()
+    if not root.requires_grad and float(root) == 1.0:
+        return q[0].double(), k[0].double()
     return q[0].double() * root, k[0].double() * root
 
 
@@ -199,10 +200,10 @@ class _Found:
         layout, n = self.layout, len(self.q)
         sums, error = np.zeros((1 + self.u.shape[1], n)), np.full(n, np.inf)
         for tile in layout.tiles:
+            assert tile.frame is not None
+            onto, of = Points(self.q, tile.queries), Points(self.k, tile.keys)
             strengths = _strengths(self.w[tile.keys], self.u[tile.keys])
-            found = gaussian_sums(
-                self.k[tile.keys], self.q[tile.queries], strengths, accuracy=layout.accuracy, reach=layout.reach
-            )
+            found = gaussian_sums(tile.frame, of, onto, strengths, accuracy=layout.accuracy)
             sums[:, tile.queries] = found.values
             error[tile.queries] = found.error + layout.tails * float(self.w.sum())
         error += 1e-15 * np.abs(sums[0])
@@ -268,12 +269,14 @@ def _gradients(layout: _Layout, q: Tensor, k: Tensor, v: Tensor, w: Tensor, seed
     """
     dq, dk = torch.zeros_like(q), torch.zeros_like(k)
     to_keys = torch.zeros(len(k), seeds.shape[1], dtype=k.dtype)  # Σ_j K_ji seed_j
-    options = {"accuracy": layout.accuracy, "reach": layout.reach, "slopes": True}
     for tile in layout.tiles:
+        assert tile.frame is not None
         rows, near = torch.from_numpy(tile.queries), torch.from_numpy(tile.keys)
-        mine, theirs = q[rows].numpy(), k[near].numpy()
-        onto_queries = gaussian_sums(theirs, mine, _strengths(w[near].numpy(), v[near].numpy()), **options)
-        onto_keys = gaussian_sums(mine, theirs, np.ascontiguousarray(seeds[rows].T.numpy()), **options)
+        mine, theirs = Points(q.numpy(), tile.queries), Points(k.numpy(), tile.keys)
+        strengths = _strengths(w[near].numpy(), v[near].numpy())
+        onto_queries = gaussian_sums(tile.frame, theirs, mine, strengths, accuracy=layout.accuracy, slopes=True)
+        strengths = seeds[rows].T.contiguous().numpy()
+        onto_keys = gaussian_sums(tile.frame, mine, theirs, strengths, accuracy=layout.accuracy, slopes=True)
         assert onto_queries.slopes is not None and onto_keys.slopes is not None
         dq[rows] = torch.einsum("dcn,nc->nd", torch.from_numpy(onto_queries.slopes), seeds[rows])
         to_keys[near] += torch.from_numpy(onto_keys.values).T

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .transform import Array, Frame
+from .transform import Array, Frame, Points
 
 LARGEST_GRID = 1 << 30  # bytes of one fine grid and its series
 SECONDS_PER_CELL = 1.2e-9  # of a fine grid and power of two, both transforms of one packed channel
@@ -27,6 +27,7 @@ class Tile:
 
     queries: Array
     keys: Array
+    frame: Frame | None  # of the series; None where no key is within reach
     seconds: float
     direct_seconds: float
 
@@ -75,29 +76,31 @@ def tiles(queries: Array, keys: Array, effort: Effort) -> tuple[list[Tile], Arra
 
 
 def _tile(queries: Array, keys: Array, rows: Array, candidates: Array, effort: Effort) -> Tile:
-    mine = queries[rows]
-    low, high = mine.min(0), mine.max(0)
+    low, high = _box(queries, rows)
     near = np.ones(len(candidates), dtype=bool)
     for column in range(queries.shape[1]):
-        x = keys[candidates, column]
+        x = Points(keys, candidates).column(column)
         near &= (x >= low[column] - effort.reach) & (x <= high[column] + effort.reach)
     reached = candidates if near.all() else candidates[near]
     direct = 1e-5 + SECONDS_PER_PAIR * len(rows) * len(keys)
     if not len(reached):
-        return Tile(rows, reached, math.inf, direct)
-    theirs = keys[reached]
-    frame = Frame.of_boxes(theirs.min(0), theirs.max(0), low, high, effort.reach)
-    return Tile(rows, reached, effort.seconds(frame, len(rows) + len(reached)), direct)
+        return Tile(rows, reached, None, math.inf, direct)
+    frame = Frame.of_boxes(low, high, *_box(keys, reached), effort.reach)
+    return Tile(rows, reached, frame, effort.seconds(frame, len(rows) + len(reached)), direct)
+
+
+def _box(table: Array, rows: Array) -> tuple[Array, Array]:
+    columns = [Points(table, rows).column(c) for c in range(table.shape[1])]
+    return np.array([x.min() for x in columns]), np.array([x.max() for x in columns])
 
 
 def _halves(queries: Array, keys: Array, tile: Tile, effort: Effort) -> list[Tile]:
     """The tile cut in the middle of its longest side; none where the queries are all in one place."""
     if len(tile.queries) < 2 or not len(tile.keys):
         return []
-    mine = queries[tile.queries]
-    low, high = mine.min(0), mine.max(0)
+    low, high = _box(queries, tile.queries)
     column = int((high - low).argmax())
-    below = mine[:, column] < (low[column] + high[column]) / 2
+    below = Points(queries, tile.queries).column(column) < (low[column] + high[column]) / 2
     if below.all() or not below.any():
         return []
     return [_tile(queries, keys, tile.queries[side], tile.keys, effort) for side in (below, ~below)]

@@ -36,6 +36,20 @@ def reach_of(tails: float, d: int) -> float:
     return max(6.0, math.sqrt(2 * math.log(4 * d / tails)))
 
 
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Some rows (p,) of a table of coordinates (m, d), without a copy of them."""
+
+    table: Array
+    rows: Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column(self, c: int) -> Array:
+        return self.table[:, c] if len(self) == len(self.table) else self.table[self.rows, c]
+
+
 @dataclass(frozen=True)
 class Frame:
     """The Fourier series over a box that holds sources and targets."""
@@ -45,17 +59,12 @@ class Frame:
     middle: Array  # (d,)
 
     @staticmethod
-    def around(sources: Array, targets: Array, reach: float) -> Frame:
-        """The shortest series for sources (m, d) and targets (n, d), neither empty."""
-        low_s, high_s, low_t, high_t = sources.min(0), sources.max(0), targets.min(0), targets.max(0)
-        return Frame.of_boxes(low_s, high_s, low_t, high_t, reach)
-
-    @staticmethod
-    def of_boxes(low_s: Array, high_s: Array, low_t: Array, high_t: Array, reach: float) -> Frame:
-        apart = np.maximum(np.maximum(high_s - low_t, high_t - low_s), 0.0)
+    def of_boxes(low: Array, high: Array, other_low: Array, other_high: Array, reach: float) -> Frame:
+        """The shortest series for points in two boxes; either may be the sources."""
+        apart = np.maximum(np.maximum(high - other_low, other_high - low), 0.0)
         period = apart + reach
         half = np.ceil(period * reach / (2 * np.pi)).astype(np.int64) + 1
-        middle = (np.minimum(low_s, low_t) + np.maximum(high_s, high_t)) / 2
+        middle = (np.minimum(low, other_low) + np.maximum(high, other_high)) / 2
         return Frame(tuple(int(2 * n) for n in half), period, middle)
 
     @property
@@ -69,11 +78,13 @@ class Frame:
         omega = (np.arange(n) - n // 2) * (2 * np.pi / self.period[column])
         return omega.reshape([-1 if axis == column else 1 for axis in range(len(self.modes))])
 
-    def angles(self, points: Array) -> list[Array]:
-        return [
-            np.ascontiguousarray((points[:, c] - self.middle[c]) * (2 * np.pi / self.period[c]))
-            for c in range(len(self.modes))
-        ]
+    def angles(self, points: Points) -> list[Array]:
+        angles = []
+        for c in range(len(self.modes)):
+            x = points.column(c) - self.middle[c]
+            x *= 2 * np.pi / self.period[c]
+            angles.append(x)
+        return angles
 
 
 @dataclass(frozen=True)
@@ -86,20 +97,19 @@ class Sums:
 
 
 def gaussian_sums(
-    sources: Array, targets: Array, strengths: Array, *, accuracy: float, reach: float, slopes: bool = False
+    frame: Frame, sources: Points, targets: Points, strengths: Array, *, accuracy: float, slopes: bool = False
 ) -> Sums:
-    """S_c(t) = Σ_i c_i exp(−½‖t − s_i‖²): sources (m, d), targets (n, d), strengths (C, m), all float64; d ≤ 3.
+    """S_c(t) = Σ_i c_i exp(−½‖t − s_i‖²): m sources and n targets in the boxes of the frame, strengths (C, m); d ≤ 3.
 
     Cost: O((m + n) C log(1/accuracy)^d) and an FFT of 2^d · Π (period · reach / π) numbers a pair of channels.
     """
     import finufft
 
-    (channels, _), n, d = strengths.shape, len(targets), targets.shape[1]
+    channels, n, d = len(strengths), len(targets), len(frame.modes)
     values = np.zeros((channels, n))
     gradient = np.zeros((d, channels, n)) if slopes else None
     if not len(sources) or not n or not channels:
         return Sums(values, gradient, 0.0)
-    frame = Frame.around(sources, targets, reach)
     options = {"eps": accuracy, "dtype": "complex128", "nthreads": torch.get_num_threads()}
     gather = finufft.Plan(1, frame.modes, 1, isign=-1, **options)
     gather.setpts(*frame.angles(sources))
