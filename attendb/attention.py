@@ -52,7 +52,10 @@ def attend(
     ``where``: bool, True = may attend; ``bias``: numbers added to the scores; both broadcast to (..., n, m) or are
     functions of (query positions, key positions). ``key_weights`` (..., m) ≥ 0: multiplicities, 0 = the row does not
     exist. ``exclude`` (..., n): one row per query, by position, that it may not see (−1 = none).
-    ``tol`` > 0: an error that you would accept; answers are exact all the same, and ``error_bound`` says 0.
+    ``tol`` > 0: an error that you accept, |value − exact| ≤ tol · (max − min of that value column) and
+    |log_normalizer − exact| ≤ tol, before the answer is rounded to its dtype; ``error_bound`` says what was certified
+    for each query, 0 where it was computed exactly. It makes softmax of a Gaussian in up to 3 columns O(n + m).
+    Gradients are then of the same order, and not certified. None: exact to rounding.
     ``plan``: force a plan by name.
     ``top``: how many of the rows with the highest weights to return.
 
@@ -60,7 +63,7 @@ def attend(
     tensors carry gradients. Not for the transforms of torch.func (vmap, jacrev).
     Raises InputError for shapes, values and options that cannot be served, KindError for wrong types,
     MissingValueError for a NaN that a query may see, PlanError for a forced plan that cannot serve.
-    Cost: O(n·m) scores at most, memory O(block), forward and backward.
+    Cost: O(n·m) scores at most, memory O(block), forward and backward; docs/how_fast_how_sure.md has the exceptions.
 
     >>> import attendb as ad
     >>> answer = ad.attend([[1.0]], [[0.0], [1.0], [2.0]], [10.0, 20.0, 30.0], score=ad.Dot(), top=2)
