@@ -124,12 +124,10 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def count(x: float) -> str:
-    """A number of rows: 1 000 000 is 10⁶."""
+    """A number of rows; powers of ten from 10⁵ on are written as such."""
     digits = f"{x:.0f}"
-    power = len(digits) - 1
-    if power >= 5 and set(digits[1:]) == {"0"}:
-        ten = "10" + str(power).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
-        return ten if digits[0] == "1" else f"{digits[0]}·{ten}"
+    if len(digits) > 5 and digits.rstrip("0") == "1":
+        return "10" + str(len(digits) - 1).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"{x:,.0f}".replace(",", " ")
 
 

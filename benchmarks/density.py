@@ -3,8 +3,9 @@
     python benchmarks/density.py [--threads 2] [--only TEXT] [--write]
 
 The density of a query is exp(log-normaliser)/(m (h √2π)^d). mlpack is run with its three fastest trees, descended for
-queries and keys together or for keys alone, scikit-learn with its two trees and two leaf sizes, and the fastest is timed;
-both run in one thread, which is all that they have. Errors are relative, of the first 2 000 queries, against float64.
+queries and keys together or for keys alone, scikit-learn with its two trees and two leaf sizes, and the fastest is
+timed; both run in one thread, which is all that they have. Errors are relative, of the first 2 000 queries, against
+float64.
 """
 
 from __future__ import annotations
