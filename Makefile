@@ -44,7 +44,7 @@ demo: $(STAMP)
 	$(BIN)/attendb demo
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/run.py --threads 2
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
