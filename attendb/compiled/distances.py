@@ -27,52 +27,57 @@ IN_CACHE = 1 << 15  # numbers of a tile of keys
 APART = 16  # numbers between the rows of a turned tile, so that they do not share cache lines
 
 
-def _loop(term: Callable[[Any], Any]) -> Callable[..., None]:
-    """out = sign · Σ_c term(q_c − k_c), for rows first … last − 1 of q (all batch entries) and a run of keys."""
-
-    @numba.njit(nogil=True, cache=True)
-    def fill(
-        q: Rows, k: Rows, out: Rows, sign: Any, first: int, last: int, first_key: int, last_key: int, tile: int
-    ) -> None:
-        n, d = q.shape[1:]
-        turned = np.empty((d, tile + APART), q.dtype)
-        for b in range(first // n, (last - 1) // n + 1):
-            keys = k[min(b, len(k) - 1)]
-            for start in range(first_key, last_key, tile):
-                size = min(tile, last_key - start)
+@numba.njit(nogil=True, cache=True)
+def _fill(
+    q: Rows,
+    k: Rows,
+    out: Rows,
+    sign: Any,
+    squares: bool,
+    first: int,
+    last: int,
+    first_key: int,
+    last_key: int,
+    tile: int,
+) -> None:
+    """out = sign · Σ_c |q_c − k_c|, or of the squares, for a run of the rows of q (of all batches) and of keys."""
+    n, d = q.shape[1:]
+    turned = np.empty((d, tile + APART), q.dtype)
+    for b in range(first // n, (last - 1) // n + 1):
+        keys = k[min(b, len(k) - 1)]
+        for start in range(first_key, last_key, tile):
+            size = min(tile, last_key - start)
+            for j in range(size):
+                for c in range(d):
+                    turned[c, j] = keys[start + j, c]
+            for i in range(max(first - b * n, 0), min(last - b * n, n)):
+                row = out[b, i, start : start + size]
                 for j in range(size):
-                    for c in range(d):
-                        turned[c, j] = keys[start + j, c]
-                for i in range(max(first - b * n, 0), min(last - b * n, n)):
-                    row = out[b, i, start : start + size]
-                    for j in range(size):
-                        row[j] = 0
-                    for c in range(d % 4):
-                        x, k0 = q[b, i, c], turned[c]
+                    row[j] = 0
+                for c in range(d % 4):
+                    x, k0 = q[b, i, c], turned[c]
+                    if squares:
                         for j in range(size):
-                            row[j] += sign * term(x - k0[j])
-                    for c in range(d % 4, d, 4):
-                        x, k0 = q[b, i, c], turned[c]
-                        y, k1 = q[b, i, c + 1], turned[c + 1]
-                        z, k2 = q[b, i, c + 2], turned[c + 2]
-                        w, k3 = q[b, i, c + 3], turned[c + 3]
+                            row[j] += sign * _square(x - k0[j])
+                    else:
                         for j in range(size):
-                            row[j] += sign * ((term(x - k0[j]) + term(y - k1[j])) + (term(z - k2[j]) + term(w - k3[j])))
+                            row[j] += sign * abs(x - k0[j])
+                for c in range(d % 4, d, 4):
+                    x, y, z, w = q[b, i, c], q[b, i, c + 1], q[b, i, c + 2], q[b, i, c + 3]
+                    k0, k1, k2, k3 = turned[c], turned[c + 1], turned[c + 2], turned[c + 3]
+                    if squares:
+                        for j in range(size):
+                            near = _square(x - k0[j]) + _square(y - k1[j])
+                            row[j] += sign * (near + (_square(z - k2[j]) + _square(w - k3[j])))
+                    else:
+                        for j in range(size):
+                            near = abs(x - k0[j]) + abs(y - k1[j])
+                            row[j] += sign * (near + (abs(z - k2[j]) + abs(w - k3[j])))
 
-    return fill
 
-
-@numba.njit
+@numba.njit(cache=True)
 def _square(x: Any) -> Any:
     return x * x
-
-
-@numba.njit
-def _absolute(x: Any) -> Any:
-    return abs(x)
-
-
-_squares, _absolutes = _loop(_square), _loop(_absolute)
 
 
 def _tile(width: int) -> int:
@@ -88,23 +93,23 @@ def _cut_longer(task: Callable[[int, int, int, int], object], rows: int, keys: i
         in_threads(lambda start, stop: task(0, rows, start, stop), keys, least=least)
 
 
-def _all_pairs(loop: Callable[..., None], q: Tensor, k: Tensor, sign: float) -> Tensor:
+def _all_pairs(q: Tensor, k: Tensor, sign: float, *, squares: bool) -> Tensor:
     (b, n, d), m = q.shape, k.shape[1]
     out = torch.empty(b, n, m, dtype=q.dtype)
     rows, keys, result = (x.detach().contiguous().numpy() for x in (q, k, out))
     given = result.dtype.type(sign)
-    _cut_longer(lambda *part: loop(rows, keys, result, given, *part, _tile(d)), b * n, m, d)
+    _cut_longer(lambda *part: _fill(rows, keys, result, given, squares, *part, _tile(d)), b * n, m, d)
     return out
 
 
 def squared_distance(q: Float[Tensor, "b n d"], k: Float[Tensor, "#b m d"]) -> Float[Tensor, "b n m"]:
     """‖q − k‖² by differences; nothing may be empty."""
-    return _all_pairs(_squares, q, k, 1.0)
+    return _all_pairs(q, k, 1.0, squares=True)
 
 
 def manhattan(q: Float[Tensor, "b n d"], k: Float[Tensor, "#b m d"], sign: float = 1.0) -> Float[Tensor, "b n m"]:
     """sign · ‖q − k‖₁; nothing may be empty."""
-    return _all_pairs(_absolutes, q, k, sign)
+    return _all_pairs(q, k, sign, squares=False)
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"nsz", "arcp", "contract", "reassoc"})
