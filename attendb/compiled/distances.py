@@ -98,7 +98,11 @@ def _all_pairs(q: Tensor, k: Tensor, sign: float, *, squares: bool) -> Tensor:
     out = torch.empty(b, n, m, dtype=q.dtype)
     rows, keys, result = (x.detach().contiguous().numpy() for x in (q, k, out))
     given = result.dtype.type(sign)
-    _cut_longer(lambda *part: _fill(rows, keys, result, given, squares, *part, _tile(d)), b * n, m, d)
+
+    def fill(first: int, last: int, first_key: int, last_key: int) -> None:
+        _fill(rows, keys, result, given, squares, first, last, first_key, last_key, _tile(d))
+
+    _cut_longer(fill, b * n, m, d)
     return out
 
 
