@@ -230,7 +230,8 @@ class _CellGradients:
     g: Tensor
 
     def scores(self) -> Tensor:
-        grads = self.cell.times(self.g * self.inner)
+        """Asked for last: overwrites ``inner``, since a new tensor costs more than the product."""
+        grads = self.cell.times(self.inner.mul_(self.g))
         scores = self.cell.scores
         if scores.numel() and scores.amax() == torch.inf:  # a small change of an infinite score changes nothing
             grads = grads.masked_fill(scores == torch.inf, 0.0)

@@ -102,7 +102,7 @@ class Softmax(_Summed):
         return torch.where(ref == new, 0.0, ref - new).double().exp()
 
     def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
-        return (z - tau).exp()
+        return (z - tau).exp_()
 
     def slopes(
         self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"], p: Float[Tensor, "*q m"]
