@@ -105,9 +105,7 @@ class Products:
         ranks, rows = (torch.cat(column).view(problem.batch, problem.n, k) for column in zip(*parts, strict=True))
         return ranks, positions_of(problem, rows)
 
-    def _best_of_tile(
-        self, k: int, batch: slice, queries: slice, phi: Tensor, psi: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _best_of_tile(self, k: int, batch: slice, queries: slice, phi: Tensor, psi: Tensor) -> tuple[Tensor, Tensor]:
         from ..compiled.best import BestRows, inner_products
 
         n, m = len(phi), len(psi)
