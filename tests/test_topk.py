@@ -125,7 +125,7 @@ def repeated(n: int, m: int, width: int, name: str) -> tuple[Tensor, Tensor, Ten
 
 def ascending(n: int, m: int, width: int, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """Every row scores better than all before it."""
-    queries, keys, values = repeated(n, m, width, name)
+    queries, _, values = repeated(n, m, width, name)
     return queries.abs() + 0.1, torch.arange(m).double()[:, None].expand(m, width) / m, values
 
 

@@ -8,6 +8,8 @@ better than all before it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ PAIRS_PER_THREAD = 1 << 18  # fewer are not worth waking a thread for
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
-def _kth_largest(x, k):
+def _kth_largest(x: np.ndarray, k: int) -> Any:
     """The k-th largest number of x, by quickselect (Hoare 1961), in place."""
     low, high, place = 0, len(x) - 1, k - 1
     while low < high:
@@ -48,7 +50,7 @@ def _kth_largest(x, k):
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
-def _cut_back(scores, rows, held, k, spare):
+def _cut_back(scores: np.ndarray, rows: np.ndarray, held: int, k: int, spare: np.ndarray) -> Any:
     """Keep the k best of ``held`` candidates, in the order of their rows; return the worst score kept."""
     spare[:held] = scores[:held]
     least = _kth_largest(spare[:held], k)
@@ -65,7 +67,18 @@ def _cut_back(scores, rows, held, k, spare):
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
-def _absorb(block, width, first, start, stop, k, scores, rows, held, least):
+def _absorb(
+    block: np.ndarray,
+    width: int,
+    first: int,
+    start: int,
+    stop: int,
+    k: int,
+    scores: np.ndarray,
+    rows: np.ndarray,
+    held: np.ndarray,
+    least: np.ndarray,
+) -> None:
     """Candidates among the scores (n, ≥ width) of rows ``first`` …, for the queries start … stop − 1."""
     room = scores.shape[1]
     spare = np.empty(room, scores.dtype)
@@ -95,7 +108,9 @@ def _absorb(block, width, first, start, stop, k, scores, rows, held, least):
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
-def _finish(start, stop, k, scores, rows, held, least):
+def _finish(
+    start: int, stop: int, k: int, scores: np.ndarray, rows: np.ndarray, held: np.ndarray, least: np.ndarray
+) -> None:
     """Cut every list back to k, with −∞ and row −1 where there are fewer."""
     spare = np.empty(scores.shape[1], scores.dtype)
     for i in range(start, stop):
@@ -108,7 +123,7 @@ def _finish(start, stop, k, scores, rows, held, least):
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
-def _inner_products(queries, keys, start, stop, out):
+def _inner_products(queries: np.ndarray, keys: np.ndarray, start: int, stop: int, out: np.ndarray) -> None:
     width = keys.shape[1]
     for left in range(start, stop, ROWS_IN_CACHE):
         right = min(left + ROWS_IN_CACHE, stop)
