@@ -13,17 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..columns import pool_back, project
-from ..weightings.base import Accumulator, Cell, Done, Pooling, Selecting, State, by_row
+from ..columns import pool_back, project, tensors
+from ..weightings.base import Accumulator, Cell, Done, Fold, Pooling, Selecting, State, by_row
 from ..weightings.sampled import Sampled
 from ..weightings.selecting import Best
 from ..weightings.softmax import Softmax
+from .best_rows import BestOfCells
 from .cells import KEY, PARAMETER, Place, Problem, cut
 from .gather import pool_selected
 from .higher import second_gradients
 from .precision import own_precision
 from .solution import Solution, padded_top, refuse_nan, refuse_overflow
 
+SECONDS_PER_NUMBER = 2e-10  # of keys, read and copied
 SECONDS_PER_PAIR = 4e-9  # scoring, weighting and pooling, measured on 2 cores in float32; a rough guide
 
 
@@ -43,33 +45,49 @@ class CellFold:
 
     def __call__(self, accumulator: Accumulator, *context: Tensor, last: bool = False) -> State:
         weighting, top = self.problem.weighting, self.problem.top
-        folds = [accumulator]
+        accumulators = [accumulator]
         if last and top > 0 and isinstance(weighting, Pooling):
-            folds.append(Best(min(top, self.rows), weighting.rank))
-        states: list[State] = []
+            accumulators.append(Best(min(top, self.rows), weighting.rank))
+        folds = [
+            (BestOfCells if BestOfCells.serves(self.problem, one) else _OneFold)(self.problem, one)  # type: ignore[arg-type]
+            for one in accumulators
+        ]
         for _, place in self.problem.places(self.scale):
             cell = self.problem.cell(place, context=context)
-            for i, fold in enumerate(folds):
-                if place.keys.start == 0:
-                    new = fold.lift(cell)
-                    if len(states) == i:
-                        states.append(tuple(self._for_all_queries(x) for x in new))
-                    old = _part(states[i], place)
-                else:
-                    old = _part(states[i], place)
-                    new = fold.absorb(old, cell)
-                for target, x in zip(old, new, strict=True):
-                    if target is not x:
-                        target.copy_(x)
-        self.best = states[1] if len(states) > 1 else None
-        return states[0]
+            for fold in folds:
+                fold.take(place, cell)
+        self.best = folds[1].state() if len(folds) > 1 else None
+        return folds[0].state()
+
+
+class _OneFold:
+    """The states of all queries under one accumulator."""
+
+    def __init__(self, problem: Problem, accumulator: Accumulator):
+        self.problem, self.accumulator = problem, accumulator
+        self._state: State = ()
+
+    def take(self, place: Place, cell: Cell) -> None:
+        """Absorb one cell."""
+        if place.keys.start == 0:
+            new = self.accumulator.lift(cell)
+            self._state = self._state or tuple(self._for_all_queries(x) for x in new)
+            old = self._part(place)
+        else:
+            old = self._part(place)
+            new = self.accumulator.absorb(old, cell)
+        for target, x in zip(old, new, strict=True):
+            if target is not x:
+                target.copy_(x)
+
+    def state(self) -> State:
+        return self._state
 
     def _for_all_queries(self, x: Tensor) -> Tensor:
         return x.new_empty(self.problem.batch, self.problem.n, *x.shape[2:])
 
-
-def _part(state: State, place: Place) -> State:
-    return tuple(x[place.batch, place.queries] for x in state)
+    def _part(self, place: Place) -> State:
+        return tuple(x[place.batch, place.queries] for x in self._state)
 
 
 class Dense:
@@ -88,11 +106,13 @@ class Dense:
         pairs = problem.batch * problem.n * problem.m
         scratch = problem.score.scratch(problem.queries, problem.keys)
         wide = 1.0 if problem.dtype == torch.float32 else 2.0
-        return 1e-3 + pairs * wide * (SECONDS_PER_PAIR + 2e-9 * (scratch - 1) + 1e-10 * problem.width)
+        columns = sum(x.shape[-1] for x in tensors(problem.keys))
+        read = problem.batch * problem.m * columns * SECONDS_PER_NUMBER
+        return 1e-3 + wide * (read + pairs * (SECONDS_PER_PAIR + 2e-9 * (scratch - 1) + 1e-10 * problem.width))
 
     def solve(self) -> Solution:
         if isinstance(self.problem.weighting, Selecting):
-            return select_and_pool(self.problem, scale=1)
+            return select_and_pool(self.problem, CellFold(self.problem))
         return pool_all(self.problem)
 
 
@@ -105,12 +125,12 @@ def pool_all(problem: Problem) -> Solution:
     return Solution(value, empty, log_normalizer if has_log else None, top=top)
 
 
-def select_and_pool(problem: Problem, *, scale: int) -> Solution:
+def select_and_pool(problem: Problem, fold: Fold) -> Solution:
     """A selecting weighting: the fold names the rows, which are gathered and pooled in plain torch."""
     weighting = problem.weighting
     assert isinstance(weighting, Selecting)
     with torch.no_grad():
-        positions, scores = weighting.select(CellFold(problem, scale=scale))
+        positions, scores = weighting.select(fold)
     refuse_nan(problem, scores)
     refuse_overflow(problem, scores)
     solution = pool_selected(problem, weighting, positions)

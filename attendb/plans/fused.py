@@ -2,6 +2,7 @@
 
 a(q, k) = φ(q)·ψ(k) + c(q). The term c(q) is the same for all keys of a query, so it only shifts the log-normaliser;
 log key weights are one more column of ψ. A mask or a bias is given to the operator as numbers, a few queries at a time.
+The best rows come from a second pass over the scores, which takes half as long as the first.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from ..columns import Labels
 from ..weightings.softmax import Softmax
+from .best_rows import FEWEST_PAIRS, Products, products_cost, worth_compiling
 from .cells import PAIR, Place, Problem, cut
 from .flash import flash_softmax
-from .solution import Solution, Unserved
+from .solution import Solution, Unserved, padded_top
 
 MASK_NUMBERS = 1 << 22  # of one float mask (16 MB in float32)
 
@@ -36,8 +38,10 @@ class Fused:
         factors = problem.score.factors(problem.queries, problem.keys)
         if factors is None:
             return f"{type(problem.score).__name__} is no inner product of embedded queries and keys"
-        if problem.top:
-            return "top= needs the scores, which flash attention does not return"
+        if problem.top and factors.offset is not None:
+            return f"top=: {type(problem.score).__name__} orders near rows exactly only by differences"
+        if problem.top and not worth_compiling(problem):
+            return f"top= of fewer than {FEWEST_PAIRS} pairs: a second pass over the scores does not pay"
         scaled = problem.weighting.temper(factors.phi), factors.psi
         largest = math.prod(float(x.detach().norm(dim=-1).amax()) for x in scaled)
         if math.isnan(largest):
@@ -54,7 +58,8 @@ class Fused:
         wide = 1.0 if problem.dtype == torch.float32 else 2.5
         masked = 1.5 if problem.masked or problem.bias is not None else 1.0
         few = 2.0 if problem.batch * problem.n < 64 else 1.0  # one core works, and a block of queries is not full
-        return 3e-4 + pairs * wide * masked * few * (1e-9 + 2.5e-11 * width)
+        seconds = 3e-4 + pairs * wide * masked * few * (1e-9 + 2.5e-11 * width)
+        return seconds + products_cost(problem) if problem.top else seconds
 
     def solve(self) -> Solution:
         problem = self.problem
@@ -70,7 +75,20 @@ class Fused:
             total = total + problem.weighting.temper(factors.offset)
         if value.isnan().any() or total.isnan().any():
             raise Unserved("a score or a value is NaN or infinite")
-        return Solution(value, total.detach() == -torch.inf, total)
+        top = self._top(total.detach()) if problem.top else None
+        return Solution(value, total.detach() == -torch.inf, total, top=top)
+
+    @torch.no_grad()
+    def _top(self, total: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions and weights of the rows of highest weight."""
+        problem = self.problem
+        factors = problem.score.factors(problem.queries, problem.keys)
+        assert factors is not None
+        column = None if problem.key_weights is None else log_weights(problem).transpose(-1, -2)
+        products = Products(problem, problem.weighting.temper(factors.phi), factors.psi, column)
+        ranks, positions = products.best(min(problem.top, problem.m))
+        weights = (ranks.double() - total.double()[..., None]).exp().to(problem.dtype)
+        return padded_top(positions, weights.masked_fill(positions < 0, 0.0), problem.top)
 
     def _attend(self, phi: Tensor, psi: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         problem = self.problem

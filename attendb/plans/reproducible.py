@@ -20,7 +20,7 @@ from ..scores.columns import PerColumn
 from ..scores.dot import Bilinear, Cosine
 from ..weightings.base import Selecting
 from .cells import PAIR, QUERY, Place, Problem, cut
-from .dense import pool_all, select_and_pool
+from .dense import CellFold, pool_all, select_and_pool
 from .solution import Solution
 
 KEYS_AT_ONCE = 1024
@@ -56,7 +56,7 @@ class Reproducible:
             for i in range(problem.n):
                 alone = _alone(problem, b, i)
                 selects = isinstance(alone.weighting, Selecting)
-                answers.append(select_and_pool(alone, scale=1) if selects else pool_all(alone))
+                answers.append(select_and_pool(alone, CellFold(alone)) if selects else pool_all(alone))
 
         def joined(parts: list[Tensor | None]) -> Tensor | None:
             if any(part is None for part in parts):

@@ -1,17 +1,21 @@
 """Plan "topk": the best rows of a score that is an inner product, by matrix products of large blocks.
 
-Scores come in blocks at matrix-multiply rate; a query whose best score of a block stays below its k-th best so far is
-skipped, so only few rows are ever sorted.
+Scores come in blocks at matrix-multiply rate, and one compiled pass keeps the k best of each query behind a running
+threshold. One query reads the keys once, at the rate of the memory.
 """
 
 from __future__ import annotations
 
-from ..weightings.base import Selecting
+import torch
+
+from ..weightings.base import Accumulator, Selecting, State
+from ..weightings.selecting import Best
+from .best_rows import Products, products_cost, worth_compiling
 from .cells import Problem
-from .dense import select_and_pool
+from .dense import CellFold, select_and_pool
 from .solution import Solution
 
-LARGER = 4  # cells of 256 × 4096: the fewer blocks, the fewer thresholds to compare
+LARGER = 4  # cells of 256 × 4096 where the cells of plan "dense" are folded: the fewer blocks, the fewer thresholds
 
 
 class BlockTopK:
@@ -36,9 +40,26 @@ class BlockTopK:
         return None
 
     def cost(self) -> float:
-        problem = self.problem
-        pairs = problem.batch * problem.n * problem.m
-        return 5e-4 + pairs * (1e-9 + 2e-11 * problem.queries.shape[-1])  # type: ignore[union-attr]
+        return 5e-4 + products_cost(self.problem)
 
     def solve(self) -> Solution:
-        return select_and_pool(self.problem, scale=LARGER)
+        return select_and_pool(self.problem, _ProductFold(self.problem))
+
+
+class _ProductFold:
+    """One pass over all keys by large products; what is not ranked by the score itself is folded cell by cell."""
+
+    needs_grad = False
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.rows = problem.m
+
+    def __call__(self, accumulator: Accumulator, *context: torch.Tensor, last: bool = False) -> State:
+        problem = self.problem
+        by_score = isinstance(accumulator, Best) and accumulator.rank is Best.by_score
+        if not (by_score and worth_compiling(problem)):
+            return CellFold(problem, scale=LARGER)(accumulator, *context, last=last)
+        factors = problem.score.factors(problem.queries, problem.keys)
+        assert factors is not None and isinstance(accumulator, Best)
+        return Products(problem, factors.phi, factors.psi).best(accumulator.k)
