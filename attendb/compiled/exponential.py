@@ -41,7 +41,7 @@ ROUND_SINGLE, ROUND_DOUBLE = np.float32(1.5 * 2**23), 1.5 * 2.0**52
 
 
 @intrinsic
-def _bits(context: Any, x: Any) -> Any:
+def _bits(context, x):  # type: ignore[no-untyped-def]
     """The bits of a float as a whole number of the same size."""
     whole = types.int32 if x == types.float32 else types.int64
 
@@ -52,7 +52,7 @@ def _bits(context: Any, x: Any) -> Any:
 
 
 @intrinsic
-def _from_bits(context: Any, x: Any) -> Any:
+def _from_bits(context, x):  # type: ignore[no-untyped-def]
     """The float whose bits are those of a whole number."""
     real = types.float32 if x == types.int32 else types.float64
 
@@ -74,7 +74,7 @@ def _exp2_single(x: Any) -> Any:
     p = p * r + SINGLE[3]
     p = p * r + SINGLE[4]
     p = p * r + SINGLE[5]
-    return _from_bits(np.int32(_bits(p) + (_bits(rounded) << 23)))  # sums of int32 are int64 here
+    return _from_bits(np.int32(_bits(p) + (_bits(rounded) << 23)))  # pyright: ignore[reportCallIssue]  # sums of int32 are int64 here
 
 
 @numba.njit(nogil=True, fastmath={"contract"})
@@ -94,7 +94,7 @@ def _exp2_double(x: Any) -> Any:
     p = p * r + DOUBLE[9]
     p = p * r + DOUBLE[10]
     p = p * r + DOUBLE[11]
-    return _from_bits(_bits(p) + (_bits(rounded) << 52))
+    return _from_bits(_bits(p) + (_bits(rounded) << 52))  # pyright: ignore[reportCallIssue]
 
 
 def exp2(x):  # type: ignore[no-untyped-def]

@@ -397,7 +397,8 @@ def sums(kind, q, k, v, scale, own, boxes, todo, size, slack, ref, total, pooled
 
     q (d, n), k (d, m) sorted; v (v, m) and scale (2, m or 0: whole part of log2 w, and what is left; compact: w in the
     second row) in the dtype of the arithmetic; own (n or 0,): a row that the query may not see, or −1; slack: log2 of
-    what may be skipped, ÷ the sum. Writes ref (n,), total (n,), pooled (n, v), and rest (n,): what was skipped, at most.
+    what may be skipped, ÷ the sum. Writes ref (n,), total (n,), pooled (n, v), and rest (n,): what was skipped,
+    ÷ the sum, at most.
     """
     low, high, mass, starts = boxes
     many = starts[-1] + 1
@@ -484,7 +485,7 @@ def _slopes(kind, tile, i, inverse, f):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _back(kind, tile, rows, first, total, dvalue, shift, dq, dk, dv, dw, f):  # type: ignore[no-untyped-def]
-    """Gradients of a tile whose weights w p are known: to the queries, and added to ``dk``, ``dv``, ``dw`` of the box."""
+    """Gradients of a tile whose weights w p are known, to the queries and to ``dk``, ``dv``, ``dw`` of the box."""
     zero = f.dtype.type(0)
     for i in range(rows):
         if not total[first + i] > 0:
@@ -524,8 +525,8 @@ def _flush(box, start, count, whole):  # type: ignore[no-untyped-def]
 def gradients(kind, q, k, v, scale, own, boxes, todo, size, slack, ref, total, dvalue, shift, dq, dk, dv, dw):  # type: ignore[no-untyped-def]
     """Gradients of Σ p v ÷ Σ p and log Σ p for the queries of the boxes ``todo``, from what `sums` has found.
 
-    dvalue (n, v) and shift (n,) as in `weightings/base.py`, in the dtype of the arithmetic. Adds to dq (d, n), dk (d, m)
-    of scaled rows, dv (v, m), and dw (1, m): the gradient of log w. The arrays of keys belong to one thread.
+    dvalue (n, v) and shift (n,) as in `weightings/base.py`, in the dtype of the arithmetic. Adds to dq (d, n), dk
+    (d, m) of scaled rows, dv (v, m), and dw (1, m): the gradient of log w. Arrays of keys belong to one thread.
     """
     low, high, mass, starts = boxes
     d, width, many = q.shape[0], v.shape[0], starts[-1] + 1

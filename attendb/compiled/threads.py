@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 
 import torch
 
@@ -30,10 +31,10 @@ def in_threads(task: Task, rows: int, *, least: int = 1, parts: int | None = Non
     parts = max(1, min(threads if parts is None else parts, rows // max(1, least)))
     cuts = [rows * i // parts for i in range(parts + 1)]
     if threads == 1 or parts == 1:
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             task(start, stop)
         return
-    jobs = [_pool(threads - 1).submit(task, start, stop) for start, stop in zip(cuts[1:], cuts[2:], strict=False)]
+    jobs = [_pool(threads - 1).submit(task, start, stop) for start, stop in pairwise(cuts[1:])]
     try:
         task(cuts[0], cuts[1])
     finally:

@@ -162,7 +162,9 @@ class Pruned:
         rows = [(x.detach().double() * unit).numpy() for x in (q, k)]
         query_order, key_order = box_order(rows[0], QUERIES_IN_BOX), box_order(rows[1], KEYS_IN_BOX)
         kind = np.float32 if problem.dtype == torch.float32 else np.float64
-        sorted_q, sorted_k = (np.ascontiguousarray(x[o].T, kind) for x, o in zip(rows, (query_order, key_order), strict=True))
+        sorted_q, sorted_k = (
+            np.ascontiguousarray(x[o].T, kind) for x, o in zip(rows, (query_order, key_order), strict=True)
+        )
         weights = None if w is None else w.detach().double().numpy()[key_order]
         boxes = Boxes.of(sorted_k.astype(np.float64), weights, KEYS_IN_BOX)
         values = v.detach().double().numpy()
@@ -290,13 +292,13 @@ def _arithmetic(layout: _Layout, work: torch.dtype) -> tuple[NDArray[Any], NDArr
 
 
 def _sum(layout: _Layout, work: torch.dtype, blocks: NDArray[np.int64], found: tuple[Any, ...]) -> None:
-    from ..compiled.near import sums
+    from ..compiled import near
 
     if not len(blocks):
         return
     values, scale = _arithmetic(layout, work)
     rows = layout.kind, layout.q, layout.k, values, scale, layout.own, layout.boxes
-    _shared(blocks, lambda some, _: sums(*rows, some, QUERIES_IN_BOX, layout.slack, *found))
+    _shared(blocks, lambda some, _: near.sums(*rows, some, QUERIES_IN_BOX, layout.slack, *found))
 
 
 def _gradients(
@@ -308,7 +310,7 @@ def _gradients(
     dlog: NDArray[Any],
 ) -> tuple[NDArray[np.float64], ...]:
     """Gradients to scaled rows, values and log w, sorted; those of keys are summed in a copy for each thread."""
-    from ..compiled.near import gradients
+    from ..compiled import near
 
     ref, total, value = found
     shift = dlog - (dvalue * (value - layout.middle)).sum(-1)
@@ -323,7 +325,8 @@ def _gradients(
         parts = [[np.zeros(shape) for shape in shapes] for _ in range(torch.get_num_threads())]
 
         def run(some: NDArray[np.int64], thread: int, rows: Any = rows, seeds: Any = seeds, parts: Any = parts) -> None:
-            gradients(*rows, some, QUERIES_IN_BOX, layout.slack, ref, total, *seeds, dq, *parts[thread])
+            given = *rows, some, QUERIES_IN_BOX, layout.slack, ref, total, *seeds, dq, *parts[thread]
+            near.gradients(*given)
 
         _shared(blocks, run)
         for part in parts:
@@ -357,5 +360,8 @@ def _second(
     ref = torch.zeros_like(total) if compact else total
     done = Done(dvalue[None], total == -torch.inf, ref.to(q.dtype), total if compact else torch.zeros_like(total))
     wanted = [x.requires_grad for x in inputs]
-    grads = [None if g is None else g[0] for g in second_gradients(problem, inputs, layouts, wanted, done, dvalue[None], dlog[None])]
+    grads = [
+        None if g is None else g[0]
+        for g in second_gradients(problem, inputs, layouts, wanted, done, dvalue[None], dlog[None])
+    ]
     return (*grads[:3], None if w is None or grads[3] is None else grads[3][0])

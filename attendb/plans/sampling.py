@@ -10,9 +10,7 @@ QUERIES, KEYS = 64, 4096
 ROWS_IN_BOX = 32.0
 
 
-def near_share(
-    queries: Float[Tensor, "n d"], keys: Float[Tensor, "m d"], kind: int, slack: float
-) -> float:
+def near_share(queries: Float[Tensor, "n d"], keys: Float[Tensor, "m d"], kind: int, slack: float) -> float:
     """The estimated share of visited pairs, for rows in units of base-2 exponents and ``slack`` in log2.
 
     A sampled key stands for m ÷ sample keys; what lies closer than the sample can tell is taken to be spread evenly.
