@@ -104,7 +104,7 @@ class Pruned:
             share = near_share(q.double() * self._unit, k.double() * self._unit, self._kind, self._slack())
         wide = 1.0 if self._work() == torch.float32 else 2.2
         pairs = problem.n * problem.m * share * (1 + 0.1 * problem.width)
-        return 5e-3 + 2e-7 * (problem.n + problem.m) + pairs * wide * 1e-9
+        return 5e-3 + 2e-7 * (problem.n + problem.m) + pairs * wide * 1.3e-9
 
     @property
     def _kind(self) -> int:

@@ -36,7 +36,7 @@ def near_share(queries: Float[Tensor, "n d"], keys: Float[Tensor, "m d"], kind: 
         total = torch.maximum(torch.log2(torch.exp2(s[:, :1] - s).sum(-1) * each) - s[:, 0], -nearest)
         far = (torch.log2(torch.tensor(float(m))) * 0.5 - total - slack).clamp(min=0)
         cutoff = far.sqrt() if kind == 0 else far
-    edge = cutoff + 0.7 * reach
+    edge = cutoff + reach
     inside = (apart <= edge[:, None]).sum(-1).double()
     below = (edge / apart[:, 0].clamp(min=1e-300)).clamp(max=1.0) ** d
     return float(torch.where(inside > 0, inside, below).mean() / len(sample))
