@@ -14,6 +14,7 @@ from .columns import Columns, Parts, map_leaves, tensors
 from .errors import InputError
 from .plans.cells import PairFunction, Problem
 
+LOST_TOLERANCE = 1e-4  # below it float32 may lose fewer digits in the embedding: it counts against a tolerance
 LARGEST_COPY = 1 << 26  # numbers of a mask that may be copied to fold the batch into the queries
 
 
@@ -88,8 +89,8 @@ def embed(problem: Problem) -> Problem:
     anchor = score.anchor(raw_k)
     q, k = score.embed_queries(raw_q, anchor), score.embed_keys(raw_k, anchor)
     eps = torch.finfo(problem.dtype).eps
-    tolerated = 1.0 if problem.tol is None else min(1.0, problem.tol / 4e-6)  # lost_digits counts in units of 1e-6
-    wide = problem.weighting.needs_float64() or not score.lost_digits(q, k) * eps <= tolerated
+    lost = 1.0 if problem.tol is None else min(1.0, problem.tol / LOST_TOLERANCE)
+    wide = problem.weighting.needs_float64() or not score.lost_digits(q, k) * eps <= lost
     if problem.dtype != torch.float64 and wide:
         raw_q, raw_k = _double(raw_q), _double(raw_k)
         anchor = score.anchor(raw_k)

@@ -422,14 +422,14 @@ def options() -> Iterator[Refusal]:
     reasons = {
         "fused": "Laplacian is no inner product of embedded queries and keys",
         "topk": "Softmax selects no rows",
-        "pruned": "Laplacian is not Gaussian",
+        "pruned": r"top= needs the scores, which are not kept",
     }
     for name, reason in reasons.items():
         yield (
             f"plan {name} that cannot serve",
             ad.PlanError,
             rf"plan '{name}' cannot serve this call: {reason}.*",
-            lambda name=name: ask(plan=name, score=ad.Laplacian(1.0)),
+            lambda name=name: ask(plan=name, score=ad.Laplacian(1.0), top=name == "pruned" and 1 or 0),
         )
     yield (
         "seed",
@@ -575,7 +575,7 @@ def test_refused_plans_keep_their_reasons() -> None:
         or "Sparsemax" in said["fused"]
     )
     assert said["topk"] == "refused: Sparsemax selects no rows"
-    assert said["pruned"] == "refused: Laplacian is not Gaussian"
+    assert said["pruned"] == "refused: Sparsemax is not Softmax, which Laplacian is pruned under"
     lines = str(answer.plan).splitlines()
     assert len(lines) == len(said) and sum(line.startswith("→") for line in lines) == 1
 

@@ -1,97 +1,67 @@
-"""Plan "pruned": softmax of a Gaussian over few columns, without the pairs that cannot matter.
+"""Plan "pruned": softmax and compact kernels of a distance in few columns, without the pairs that cannot matter.
 
 Queries and keys are sorted into small boxes. For a box of queries, boxes of keys are skipped from the farthest inwards
-as long as all that is skipped weighs less than the rounding of the answer: an upper bound of their sum (rows × the
-kernel at the least distance of the boxes) against a lower bound of every query's sum (the rows of one near box). The
-result is exact to rounding. What is left is one flash attention a box of queries, centred on that box, so that
-float32 keeps its digits although the table is a hundred bandwidths wide.
+as long as all that is skipped weighs less than half a rounding of every query's sum, or less than ``tol`` of it; what
+is left is summed by compiled loops (`compiled/near.py`) from differences of centred rows, so that float32 keeps its
+digits although the table is a hundred bandwidths wide. Of a compact kernel exactly the pairs within its reach count.
+
+What was skipped weighs at most ρ of the sum, so a value moves by at most ρ · (max − min) and the log-normaliser by at
+most ρ. Cost: O((n + m) log) to sort, a look at the larger boxes for each box of queries, and the pairs that are near;
+a few queries cost the sorting of the keys. Memory: O(n + m), in backward once a thread.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ..scores.distance import Gaussian
+from ..columns import Labels
+from ..compiled.threads import in_threads
+from ..scores.base import Score
+from ..scores.distance import Boxcar, Epanechnikov, Euclidean, Gaussian, Laplacian, Triangular
 from ..weightings.base import Done
-from ..weightings.softmax import Softmax
-from . import flash
+from ..weightings.softmax import Normalized, Softmax
 from .cells import Problem
-from .fused import log_weights, refuses_flash
 from .higher import second_gradients
 from .precision import own_precision
-from .solution import Solution, Unserved
+from .sampling import near_share
+from .solution import Solution
 
-KEYS_IN_BOX = 128
-QUERIES_IN_BOX = 64
-BOXES_AT_ONCE = 64  # boxes of queries whose distances to all boxes of keys are held at once
+KINDS: tuple[type[Score], ...] = (Gaussian, Laplacian, Euclidean, Boxcar, Triangular, Epanechnikov)
+COMPACT = 3  # kinds from here on are compact
 MOST_COLUMNS = 4
 FEWEST_PAIRS = 1 << 22
-ROUNDING = 1e-5  # of a score, from eps · (radius of a box of queries)²: above it a box is done in float64
-
-
-@dataclass(frozen=True, eq=False)
-class _Boxes:
-    """Rows sorted into boxes: the order, the rows by column (d, m), and the corners (boxes, d) of each run."""
-
-    order: Tensor
-    columns: Tensor
-    low: Tensor
-    high: Tensor
-
-    @staticmethod
-    def sort(x: Tensor, size: int) -> _Boxes:
-        order = box_order(x, size)
-        columns = x[order].T.contiguous()
-        runs = torch.cat([columns, columns[:, -1:].expand(-1, -columns.shape[1] % size)], 1).view(
-            len(columns), -1, size
-        )
-        return _Boxes(order, columns, runs.amin(-1).T, runs.amax(-1).T)
-
-
-@dataclass(frozen=True, eq=False)
-class _Tile:
-    """A run of sorted queries of one box, and the dtype that keeps their digits."""
-
-    box: int
-    queries: slice
-    centre: Tensor  # (d, 1)
-    dtype: torch.dtype
-
-    @property
-    def effort(self) -> float:
-        """Queries, those in float64 counted 2.5 times."""
-        return (self.queries.stop - self.queries.start) * (1.0 if self.dtype == torch.float32 else 2.5)
+QUERIES_IN_BOX = 16
+FAR = 12.0  # log2 of a sum below which its scores would lose digits in float32
+SINGLE_ROUNDING = 2e-5  # of a weight in float32, at most: scores of 2^±16, rows of a box 8 units apart
+TOGETHER = 8  # neighbouring boxes of queries that one thread takes
 
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
     """Everything about a pruned problem that carries no gradient."""
 
-    queries: _Boxes
-    keys: _Boxes
-    near: list[Tensor]  # for each box of queries, the boxes of keys that matter
-    exclude: Tensor | None  # (n,) positions, in sorted order
-    positions: Tensor  # (m,) in sorted order
-    tiles: list[_Tile]
-    pairs: float
+    kind: int
+    query_order: NDArray[np.int64]
+    key_order: NDArray[np.int64]
+    q: NDArray[Any]  # (d, n) sorted, in units of base-2 exponents
+    k: NDArray[Any]  # (d, m)
+    values: NDArray[np.float64]  # (v, m) sorted, relative to `middle`
+    middle: NDArray[np.float64]  # (v,)
+    scale: NDArray[np.float64]  # (2, m or 0)
+    own: NDArray[np.int64]  # (n or 0,)
+    boxes: tuple[Any, ...]
+    slack: float
+    unit: float  # what scaled rows were multiplied by
 
-    def rows(self, box: int) -> Tensor:
-        """The sorted rows of the keys that matter to a box of queries."""
-        size = torch.arange(KEYS_IN_BOX, device=self.positions.device)
-        rows = (self.near[box][:, None] * KEYS_IN_BOX + size).reshape(-1)
-        return rows[: int((rows < len(self.positions)).sum())]  # only the last box can be short
-
-    def mask(self, tile: _Tile, rows: Tensor) -> Tensor | None:
-        if self.exclude is None:
-            return None
-        own = self.exclude[tile.queries, None] == self.positions[rows]
-        return torch.zeros(own.shape, dtype=tile.dtype, device=own.device).masked_fill_(own, -torch.inf)[None]
+    def blocks(self) -> NDArray[np.int64]:
+        return np.arange(-(-self.q.shape[1] // QUERIES_IN_BOX))
 
 
 class Pruned:
@@ -101,258 +71,297 @@ class Pruned:
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self._found: _Layout | None = None
 
     def refusal(self) -> str | None:
         problem = self.problem
-        if type(problem.score) is not Gaussian:
-            return f"{type(problem.score).__name__} is not Gaussian"
-        reason = refuses_flash(problem)
+        reason = _refuses_kernel(problem)
         if reason is not None:
             return reason
-        if problem.top:
-            return "top= needs the scores, which flash attention does not return"
-        if problem.queries.shape[-1] > MOST_COLUMNS or not problem.queries.shape[-1]:  # type: ignore[union-attr]
-            return f"boxes of more than {MOST_COLUMNS} columns overlap too much to skip any"
+        if problem.device.type != "cpu" or problem.dtype not in (torch.float32, torch.float64):
+            return f"its loops are compiled for the CPU, not for {problem.device.type} and {problem.dtype}"
+        if not problem.n * problem.m or not problem.width:
+            return "there are no pairs, or no values"
         if problem.batch > 1:
             return "several batch entries"
         if problem.where is not None or problem.bias is not None:
             return "where= or bias= between single queries and keys"
-        w = problem.key_weights
-        if w is not None and w.requires_grad and float(w.detach().amax()) > 1e6 * float(w.detach().amin()):
-            return "gradients to key_weights that differ by more than a million"
-        if problem.n * problem.m < FEWEST_PAIRS:
-            return f"fewer than {FEWEST_PAIRS} pairs are faster done all"
-        if not all(torch.isfinite(x.detach()).all() for x in (problem.queries, problem.keys)):  # type: ignore[arg-type]
-            return "a query or a key is NaN or infinite"
+        if isinstance(problem.values, Labels):
+            return "values are labels"
+        if problem.top:
+            return "top= needs the scores, which are not kept"
+        if problem.blocks is not None:
+            return "block sizes are forced"
+        if not all(torch.isfinite(x.detach()).all() for x in (problem.queries, problem.keys, problem.values)):  # type: ignore[union-attr]
+            return "a query, a key or a value is NaN or infinite"
         return None
 
     def cost(self) -> float:
-        problem, layout = self.problem, self._layout()
-        masked = 1.6 if problem.exclude is not None else 1.0
-        return 5e-3 + 3e-7 * (problem.n + problem.m) + layout.pairs * masked * 1.3e-9
+        problem = self.problem
+        if problem.n * problem.m < FEWEST_PAIRS:
+            return math.inf
+        with torch.no_grad():
+            q, k = self._scaled()
+            share = near_share(q.double() * self._unit, k.double() * self._unit, self._kind, self._slack())
+        wide = 1.0 if self._work() == torch.float32 else 2.2
+        pairs = problem.n * problem.m * share * (1 + 0.1 * problem.width)
+        return 5e-3 + 2e-7 * (problem.n + problem.m) + pairs * wide * 1.3e-9
+
+    @property
+    def _kind(self) -> int:
+        return KINDS.index(type(self.problem.score))
+
+    @property
+    def _unit(self) -> float:
+        """Scaled rows × unit: their lengths are exponents of 2."""
+        return {0: math.sqrt(0.5 / math.log(2)), 1: 1 / math.log(2), 2: 1 / math.log(2)}.get(self._kind, 1.0)
+
+    def _work(self) -> torch.dtype:
+        """The dtype of the arithmetic: half precision and float32 in float32, unless the tolerance is too small."""
+        problem = self.problem
+        if self._kind >= COMPACT:
+            return problem.dtype
+        fine = problem.tol is not None and problem.tol < 5 * SINGLE_ROUNDING
+        return torch.float64 if problem.result_dtype == torch.float64 or fine else torch.float32
+
+    def _slack(self) -> float:
+        """log2 of what may be skipped, ÷ the sum."""
+        problem = self.problem
+        exact = 0.5 * torch.finfo(torch.float64 if problem.result_dtype == torch.float64 else torch.float32).eps
+        if problem.tol is None:
+            return math.log2(exact)
+        rounding = SINGLE_ROUNDING if self._work() == torch.float32 else 0.0
+        return math.log2(max(min(problem.tol, 0.5) - rounding, 1e-15))
 
     def _scaled(self) -> tuple[Tensor, Tensor]:
-        """Queries and keys divided by the root of the temperature: it then has no further part to play."""
+        """Queries and keys, into which the temperature has gone."""
         q, k = self.problem.queries, self.problem.keys
         assert isinstance(q, Tensor) and isinstance(k, Tensor)
-        root = self.problem.weighting.temper(torch.ones((), dtype=torch.float64, device=q.device)).sqrt()
-        return (q[0].double() * root).to(q.dtype), (k[0].double() * root).to(k.dtype)
-
-    def _layout(self) -> _Layout:
-        if self._found is None:
-            problem = self.problem
-            with torch.no_grad():
-                q, k = (x.double() for x in self._scaled())
-                queries, keys = _Boxes.sort(q, QUERIES_IN_BOX), _Boxes.sort(k, KEYS_IN_BOX)
-                exclude = problem.exclude
-                if exclude is not None:
-                    exclude = exclude[0, :, 0].expand(problem.n)[queries.order]
-                logs = None if problem.key_weights is None else log_weights(problem)[0, keys.order, 0].double()
-                positions = problem.positions[keys.order]
-                near = _near(queries, keys, logs, exclude, positions, torch.finfo(problem.result_dtype).eps)
-            narrow = torch.float32 if problem.result_dtype == torch.float32 else problem.dtype
-            tiles = [tile for box in range(len(near)) for tile in _tiles_of_box(queries.columns, box, narrow)]
-            pairs = sum(
-                len(near[t.box])
-                * KEYS_IN_BOX
-                * (t.queries.stop - t.queries.start)
-                * (1 if t.dtype == torch.float32 else 2.5)
-                for t in tiles
-            )
-            self._found = _Layout(queries, keys, near, exclude, positions, tiles, pairs)
-        return self._found
+        if self._kind >= COMPACT:
+            return q[0], k[0]
+        inverse = self.problem.weighting.temper(torch.ones((), dtype=torch.float64))
+        factor = inverse.sqrt() if self._kind == 0 else inverse
+        return (q[0].double() * factor).to(q.dtype), (k[0].double() * factor).to(k.dtype)
 
     def solve(self) -> Solution:
-        problem, layout = self.problem, self._layout()
-        q, k = self._scaled()
+        problem = self.problem
         assert isinstance(problem.values, Tensor)
-        logs = None if problem.key_weights is None else log_weights(problem)[0, :, 0]
-        value, total = _PrunedSoftmax.apply(layout, q, k, problem.values[0], logs)  # type: ignore[misc]
-        if value.isnan().any() or total.isnan().any():
-            raise Unserved("a value is NaN or infinite")
-        return Solution(value[None], total.detach()[None] == -torch.inf, total[None])
+        w = None if problem.key_weights is None else problem.key_weights[0, 0]
+        inputs = (*self._scaled(), problem.values[0], w)
+        value, log, rest = _Pooled.apply(self._layout(*inputs), self._work(), problem, *inputs)  # type: ignore[misc]
+        bound = None
+        if problem.tol is not None:
+            rounding = SINGLE_ROUNDING if self._work() == torch.float32 and self._kind < COMPACT else 0.0
+            bound = (rest + rounding).to(problem.dtype)[None]
+        return Solution(value[None], log.detach()[None] == -torch.inf, log[None], error_bound=bound)
+
+    def _layout(self, q: Tensor, k: Tensor, v: Tensor, w: Tensor | None) -> _Layout:
+        from ..compiled.boxes import Boxes, box_order
+        from ..compiled.near import KEYS_IN_BOX
+
+        problem, unit = self.problem, self._unit
+        rows = [(x.detach().double() * unit).numpy() for x in (q, k)]
+        query_order, key_order = box_order(rows[0], QUERIES_IN_BOX), box_order(rows[1], KEYS_IN_BOX)
+        kind = np.float32 if problem.dtype == torch.float32 else np.float64
+        sorted_q, sorted_k = (
+            np.ascontiguousarray(x[o].T, kind) for x, o in zip(rows, (query_order, key_order), strict=True)
+        )
+        weights = None if w is None else w.detach().double().numpy()[key_order]
+        boxes = Boxes.of(sorted_k.astype(np.float64), weights, KEYS_IN_BOX)
+        values = v.detach().double().numpy()
+        middle = 0.5 * values.min(0) + 0.5 * values.max(0)
+        return _Layout(
+            kind=self._kind,
+            query_order=query_order,
+            key_order=key_order,
+            q=sorted_q,
+            k=sorted_k,
+            values=np.ascontiguousarray((values - middle)[key_order].T),
+            middle=middle,
+            scale=_scale(weights, compact=self._kind >= COMPACT),
+            own=_own_rows(problem, query_order, key_order),
+            boxes=(boxes.low, boxes.high, boxes.mass, boxes.starts),
+            slack=self._slack(),
+            unit=unit,
+        )
 
 
-class _PrunedSoftmax(torch.autograd.Function):
-    """(Σ α v (n, v), log Σ w exp a (n,)) for a = −½‖q − k‖²; memory O(box) beyond the results, in both directions."""
+def _refuses_kernel(problem: Problem) -> str | None:
+    """Why the pair of score and weighting cannot be served."""
+    score, weighting = type(problem.score), type(problem.weighting)
+    if score not in KINDS:
+        return f"{score.__name__} is not one of {', '.join(kind.__name__ for kind in KINDS)}"
+    wanted = Softmax if KINDS.index(score) < COMPACT else Normalized
+    if weighting is not wanted:
+        return f"{weighting.__name__} is not {wanted.__name__}, which {score.__name__} is pruned under"
+    width = problem.queries.shape[-1]  # type: ignore[union-attr]
+    if not 0 < width <= MOST_COLUMNS:
+        return f"boxes of more than {MOST_COLUMNS} columns overlap too much to skip any"
+    return None
+
+
+def _scale(w: NDArray[np.float64] | None, *, compact: bool) -> NDArray[np.float64]:
+    """Multiplicities as (whole part of their logarithm, what is left), so that no float32 range is left."""
+    if w is None:
+        return np.empty((2, 0))
+    if compact:
+        return np.stack([np.zeros_like(w), w])
+    mantissa, exponent = np.frexp(w)
+    return np.stack([exponent.astype(np.float64), mantissa])
+
+
+def _own_rows(problem: Problem, query_order: NDArray[np.int64], key_order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which sorted row each sorted query may not see; −1: none."""
+    if problem.exclude is None:
+        return np.empty(0, np.int64)
+    wanted, positions = problem.exclude[0, :, 0].expand(problem.n).numpy(), problem.positions.numpy()
+    row = np.searchsorted(positions, wanted).clip(max=len(positions) - 1)
+    place = np.empty_like(key_order)
+    place[key_order] = np.arange(len(key_order))
+    return np.where(positions[row] == wanted, place[row], -1)[query_order]
+
+
+def _shared(blocks: NDArray[np.int64], run: Any) -> None:
+    """``run(blocks, thread)`` in threads, neighbours together and all parts of the table in each thread."""
+    threads = max(1, min(torch.get_num_threads(), len(blocks)))
+    turn = np.arange(len(blocks)) // TOGETHER % threads
+    in_threads(lambda a, b: [run(blocks[turn == t], t) for t in range(a, b)], threads)
+
+
+class _Pooled(torch.autograd.Function):
+    """(Σ α v (n, v), log Σ w p (n,), what was skipped ÷ the sum (n,)) of scaled rows."""
 
     @staticmethod
     def forward(
-        ctx: Any, layout: _Layout, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        values, totals, offsets = [], [], []
-        for tile, rows, (phi, psi, near_values) in _scored(layout, v, logs):
-            value, total = flash.forward(phi, psi, near_values, layout.mask(tile, rows))
-            values.append(value[0].to(v.dtype))
-            totals.append(total[0].double())
-            offsets.append(phi[0, :, :-1].double().square().sum(-1).mul(-0.5))
-        value, total = torch.cat(values), torch.cat(totals)
-        back = layout.queries.order.argsort()
-        full = (total + torch.cat(offsets))[back].to(v.dtype)
-        ctx.layout = layout
-        ctx.save_for_backward(q, k, v, logs, value, total, full)
+        ctx: Any,
+        layout: _Layout,
+        work: torch.dtype,
+        problem: Problem,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        w: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        n, width = len(q), v.shape[-1]
+        ref, total, pooled, rest = np.empty(n), np.empty(n), np.empty((n, width)), np.empty(n)
+        blocks = layout.blocks()
+        _sum(layout, work, blocks, (ref, total, pooled, rest))
+        wide = blocks[:0]
+        if work == torch.float32 and layout.kind < COMPACT:
+            with np.errstate(divide="ignore"):
+                far = layout.scale[0].max(initial=0.0) - (ref + np.log2(total)) > FAR
+            wide = np.unique(np.flatnonzero(far & (total > 0)) // QUERIES_IN_BOX)
+            _sum(layout, torch.float64, wide, (ref, total, pooled, rest))
+        empty = total == 0
+        value = layout.middle + pooled / np.where(empty, 1.0, total)[:, None]
+        value[empty] = 0.0
+        with np.errstate(divide="ignore"):
+            log = np.where(empty, -np.inf, np.log(total) + (ref * math.log(2) if layout.kind < COMPACT else 0.0))
+        ctx.layout, ctx.work, ctx.problem, ctx.wide = layout, work, problem, wide
+        ctx.found = ref, total, value
+        back = np.argsort(layout.query_order)
+        results = [torch.from_numpy(x[back]) for x in (value, log, rest)]
+        ctx.save_for_backward(q, k, v, w, results[1])
+        ctx.mark_non_differentiable(results[2])
         ctx.set_materialize_grads(False)
-        return value[back].to(v.dtype), full.clone()
+        return results[0].to(v.dtype), results[1].to(v.dtype, copy=True), results[2]
 
     @staticmethod
     @own_precision()
-    def backward(ctx: Any, dvalue: Tensor | None, dtotal: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dvalue: Tensor | None, dlog: Tensor | None, _: Any) -> tuple[Any, ...]:  # type: ignore[override]
         layout: _Layout = ctx.layout
-        q, k, v, logs, value, total, full = ctx.saved_tensors
-        if dvalue is None:
-            dvalue = torch.zeros(len(q), v.shape[-1], dtype=v.dtype, device=v.device)
-        empty = full == -torch.inf
-        dvalue = torch.where(empty[:, None], 0.0, dvalue)
-        dtotal = torch.zeros_like(dvalue[:, 0]) if dtotal is None else torch.where(empty, 0.0, dtotal)
+        q, k, v, w, log = ctx.saved_tensors
+        dvalue = torch.zeros(len(q), v.shape[-1], dtype=v.dtype) if dvalue is None else dvalue
+        dlog = torch.zeros(len(q), dtype=v.dtype) if dlog is None else dlog
+        empty = log == -torch.inf
+        dvalue, dlog = torch.where(empty[:, None], 0.0, dvalue), torch.where(empty, 0.0, dlog)
         if torch.is_grad_enabled():
-            return (None, *_second(layout, (q, k, v, logs), full, dvalue, dtotal))
-        d = q.shape[-1]
-        dvalue, dtotal = (x[layout.queries.order] for x in (dvalue, dtotal))
-        dq = torch.empty_like(q)
-        dk, dv, dlogs = torch.zeros_like(k), torch.zeros_like(v), k.new_zeros(len(k))
-        for tile, rows, (phi, psi, near_values) in _scored(layout, v, logs):
-            mine = tile.queries
-            seeds = dvalue[mine].to(tile.dtype)[None], dtotal[mine].to(tile.dtype)[None]
-            held = value[mine].to(tile.dtype)[None], total[mine].to(tile.dtype)[None]
-            dphi, dpsi, dnear = flash.backward(phi, psi, near_values, layout.mask(tile, rows), *held, *seeds)
-            dq[mine] = (dphi[0, :, :d] - phi[0, :, :d] * seeds[1][0, :, None]).to(q.dtype)
-            half = dpsi[0, :, d:]
-            dk.index_add_(0, rows, (dpsi[0, :, :d] - psi[0, :, :d] * half).to(k.dtype))
-            dlogs.index_add_(0, rows, half[:, 0].to(k.dtype))
-            dv.index_add_(0, rows, dnear[0].to(v.dtype))
-        back, key_back = layout.queries.order.argsort(), layout.keys.order.argsort()
-        return None, dq[back], dk[key_back], dv[key_back], None if logs is None else dlogs[key_back].to(logs.dtype)
+            return (None, None, None, *_second(ctx.problem, (q, k, v, w), log, dvalue, dlog))
+        seeds = [x.double().numpy()[layout.query_order] for x in (dvalue, dlog)]
+        dq, dk, dv, dlogs = _gradients(layout, ctx.work, ctx.wide, ctx.found, *seeds)
+        back, key_back = np.argsort(layout.query_order), np.argsort(layout.key_order)
+        dw = None if w is None else (torch.from_numpy(dlogs[0][key_back]) / w.double()).to(w.dtype)
+        grads = [
+            torch.from_numpy(np.ascontiguousarray(x.T[o])) for x, o in ((dq, back), (dk, key_back), (dv, key_back))
+        ]
+        return (None, None, None, *(g.to(x.dtype) for g, x in zip(grads, (q, k, v), strict=True)), dw)
 
 
-def _tiles_of_box(columns: Tensor, box: int, narrow: torch.dtype) -> list[_Tile]:
-    """One tile, centred on the median, in float64 when it is wide; every query alone when even that loses digits."""
-    start = box * QUERIES_IN_BOX
-    queries = slice(start, min(start + QUERIES_IN_BOX, columns.shape[1]))
-    mine = columns[:, queries]
-    centre = mine.median(1, keepdim=True).values
-    radius2 = float((mine - centre).square().sum(0).amax())
-    if radius2 * torch.finfo(narrow).eps <= ROUNDING:
-        return [_Tile(box, queries, centre, narrow)]
-    if radius2 * torch.finfo(torch.float64).eps <= 1e-12:
-        return [_Tile(box, queries, centre, torch.float64)]
-    return [
-        _Tile(box, slice(i, i + 1), columns[:, i : i + 1], torch.float64) for i in range(queries.start, queries.stop)
-    ]
+def _arithmetic(layout: _Layout, work: torch.dtype) -> tuple[NDArray[Any], NDArray[Any]]:
+    kind = np.float32 if work == torch.float32 else np.float64
+    return layout.values.astype(kind), layout.scale.astype(kind)
 
 
-def _scored(layout: _Layout, v: Tensor, logs: Tensor | None) -> Any:
-    """(tile, rows, (φ, ψ, values)) of each tile of queries: φ = (q − c, 1), ψ = (k − c, −½‖k − c‖² + log w)."""
-    v = v[layout.keys.order]
-    cast = {tile.dtype: v.to(tile.dtype) for tile in layout.tiles}
-    logs = None if logs is None else logs[layout.keys.order].double()
-    for tile in layout.tiles:
-        rows = layout.rows(tile.box)
-        q = (layout.queries.columns[:, tile.queries] - tile.centre).to(tile.dtype)
-        k = (layout.keys.columns[:, rows] - tile.centre).to(tile.dtype)
-        half = k.square().sum(0, keepdim=True).mul_(-0.5)
-        if logs is not None:
-            half += logs[rows]
-        phi = torch.cat([q, torch.ones_like(q[:1])]).T[None]
-        yield tile, rows, (phi, torch.cat([k, half]).T[None], cast[tile.dtype][rows][None])
+def _sum(layout: _Layout, work: torch.dtype, blocks: NDArray[np.int64], found: tuple[Any, ...]) -> None:
+    from ..compiled import near
+
+    if not len(blocks):
+        return
+    values, scale = _arithmetic(layout, work)
+    rows = layout.kind, layout.q, layout.k, values, scale, layout.own, layout.boxes
+    _shared(blocks, lambda some, _: near.sums(*rows, some, QUERIES_IN_BOX, layout.slack, *found))
+
+
+def _gradients(
+    layout: _Layout,
+    work: torch.dtype,
+    wide: NDArray[np.int64],
+    found: tuple[Any, ...],
+    dvalue: NDArray[Any],
+    dlog: NDArray[Any],
+) -> tuple[NDArray[np.float64], ...]:
+    """Gradients to scaled rows, values and log w, sorted; those of keys are summed in a copy for each thread."""
+    from ..compiled import near
+
+    ref, total, value = found
+    shift = dlog - (dvalue * (value - layout.middle)).sum(-1)
+    shapes = layout.k.shape, layout.values.shape, (1, layout.k.shape[1])
+    dq, summed = np.zeros(layout.q.shape), [np.zeros(shape) for shape in shapes]
+    for dtype, blocks in ((work, np.setdiff1d(layout.blocks(), wide)), (torch.float64, wide)):
+        if not len(blocks):
+            continue
+        values, scale = _arithmetic(layout, dtype)
+        rows = layout.kind, layout.q, layout.k, values, scale, layout.own, layout.boxes
+        seeds = dvalue.astype(values.dtype), shift.astype(values.dtype)
+        parts = [[np.zeros(shape) for shape in shapes] for _ in range(torch.get_num_threads())]
+
+        def run(some: NDArray[np.int64], thread: int, rows: Any = rows, seeds: Any = seeds, parts: Any = parts) -> None:
+            given = *rows, some, QUERIES_IN_BOX, layout.slack, ref, total, *seeds, dq, *parts[thread]
+            near.gradients(*given)
+
+        _shared(blocks, run)
+        for part in parts:
+            for whole, mine in zip(summed, part, strict=True):
+                whole += mine
+    dk, dv, dlogs = summed
+    return dq * layout.unit, dk * layout.unit, dv, dlogs
 
 
 def _second(
-    layout: _Layout, tensors: tuple[Any, ...], total: Tensor, dvalue: Tensor, dtotal: Tensor
+    original: Problem, tensors: tuple[Any, ...], log: Tensor, dvalue: Tensor, dlog: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients with a graph, by the fold over all pairs."""
-    q, k, v, logs = tensors
-    weights = None if logs is None else logs.exp()[None, None]
-    problem = Problem.plain(Gaussian(1.0), Softmax(), q[None], k[None], v[None], key_weights=weights)
-    if layout.exclude is not None:
-        back = layout.queries.order.argsort()
-        own = layout.positions.sort().values
-        rows = torch.searchsorted(own, layout.exclude[back].clamp(min=0)).masked_fill(layout.exclude[back] < 0, -1)
-        problem = replace(problem, exclude=rows[None, :, None])
-    inputs, layouts = problem.inputs()
-    lse = total[None]
-    done = Done(dvalue[None], lse == -torch.inf, lse.to(q.dtype), torch.zeros_like(lse, dtype=torch.float64))
-    wanted = [x.requires_grad for x in inputs]
-    grads = iter(second_gradients(problem, inputs, layouts, wanted, done, dvalue[None], dtotal[None]))
-    found = [None if g is None else g[0] for g in grads]
-    dlogs = None
-    if logs is not None and found[3] is not None:
-        dlogs = (found[3] * weights[0])[0]  # type: ignore[index]
-    return found[0], found[1], found[2], dlogs
-
-
-def box_order(x: Float[Tensor, "m d"], size: int) -> Int64[Tensor, " m"]:
-    """An order of the rows (m, d) in which every run of ``size`` rows lies in a small box.
-
-    Sort-tile-recursive packing: sort by the first column, cut into slabs, sort each slab by the next column, and so on.
-    Source: Leutenegger, Lopez and Edgington 1997.
-    """
-    m, d = x.shape
-    boxes = max(1, -(-m // size))
-    cuts = max(1, math.ceil(boxes ** (1 / d)))
-    columns = x.std(0, correction=0).argsort(descending=True)
-    order = torch.arange(m, device=x.device)
-    slab = torch.zeros(m, dtype=torch.int64, device=x.device)
-    for level, column in enumerate(columns, start=1):
-        order = order[x[order, column].argsort(stable=True)]
-        order = order[slab[order].argsort(stable=True)]
-        slab[order] = torch.arange(m, device=x.device) // (size * cuts ** (d - level))
-    return order
-
-
-def _near(
-    queries: _Boxes, keys: _Boxes, logs: Tensor | None, exclude: Tensor | None, positions: Tensor, eps: float
-) -> list[Tensor]:
-    """For each box of queries the boxes of keys that are not skipped, ascending."""
-    m = keys.columns.shape[1]
-    heaviest = 0.0 if logs is None else float(logs.max())
-    crowd = math.log(KEYS_IN_BOX) + heaviest
-    small = math.log(0.05 * eps)  # all that is skipped weighs less than 0.05 eps of any query's sum
-    found: list[Tensor] = []
-    for start in range(0, len(queries.low), BOXES_AT_ONCE):
-        low, high = queries.low[start : start + BOXES_AT_ONCE], queries.high[start : start + BOXES_AT_ONCE]
-        apart = torch.zeros(len(low), len(keys.low), dtype=low.dtype, device=low.device)
-        middle = torch.zeros_like(apart)
-        for c in range(low.shape[1]):
-            gap = torch.maximum(keys.low[:, c] - high[:, None, c], low[:, None, c] - keys.high[:, c]).clamp_(min=0)
-            apart.addcmul_(gap, gap)
-            between = (keys.low[:, c] + keys.high[:, c] - low[:, None, c] - high[:, None, c]) / 2
-            middle.addcmul_(between, between)
-        surest = _surest(queries, keys, logs, exclude, positions, start, middle.argmin(1), m)
-        bound = crowd - apart / 2
-        far_first = bound.sort(1)
-        skipped = torch.logcumsumexp(far_first.values, 1) <= (small + surest)[:, None]
-        keep = torch.ones_like(skipped).scatter(1, far_first.indices, ~skipped)
-        found += [row.nonzero()[:, 0] for row in keep]
-    return found
-
-
-def _surest(
-    queries: _Boxes,
-    keys: _Boxes,
-    logs: Tensor | None,
-    exclude: Tensor | None,
-    positions: Tensor,
-    start: int,
-    nearest: Tensor,
-    m: int,
-) -> Tensor:
-    """A lower bound of every query's log-sum, a box: the least over its queries of the sum of one near box."""
-    n, d = queries.columns.shape[1], len(queries.columns)
-    boxes = len(nearest)
-    mine = (torch.arange(start, start + boxes, device=nearest.device)[:, None] * QUERIES_IN_BOX) + torch.arange(
-        QUERIES_IN_BOX, device=nearest.device
-    )
-    mine = mine.clamp(max=n - 1)
-    rows = nearest[:, None] * KEYS_IN_BOX + torch.arange(KEYS_IN_BOX, device=nearest.device)
-    real, rows = rows < m, rows.clamp(max=m - 1)
-    scores = torch.zeros(boxes, QUERIES_IN_BOX, KEYS_IN_BOX, dtype=queries.columns.dtype, device=nearest.device)
-    for c in range(d):
-        gap = queries.columns[c][mine][:, :, None] - keys.columns[c][rows][:, None, :]
-        scores.addcmul_(gap, gap, value=-0.5)
-    if logs is not None:
-        scores += logs[rows][:, None, :]
-    absent = ~real[:, None, :]
+    q, k, v, w = tensors
+    compact = KINDS.index(type(original.score)) >= COMPACT
+    exclude = original.exclude
     if exclude is not None:
-        absent = absent | (exclude[mine][:, :, None] == positions[rows][:, None, :])
-    return scores.masked_fill_(absent, -torch.inf).logsumexp(-1).amin(1)
+        rows = torch.searchsorted(original.positions, exclude.contiguous()).clamp(max=len(k) - 1)
+        exclude = torch.where(original.positions[rows] == exclude, rows, -1)
+    problem = Problem.plain(
+        type(original.score)(1.0),  # type: ignore[call-arg]
+        Normalized() if compact else Softmax(),
+        q[None],
+        k[None],
+        v[None],
+        key_weights=None if w is None else w[None, None],
+        exclude=exclude,
+    )
+    inputs, layouts = problem.inputs()
+    total = log[None]
+    ref = torch.zeros_like(total) if compact else total
+    done = Done(dvalue[None], total == -torch.inf, ref.to(q.dtype), total if compact else torch.zeros_like(total))
+    wanted = [x.requires_grad for x in inputs]
+    grads = [
+        None if g is None else g[0]
+        for g in second_gradients(problem, inputs, layouts, wanted, done, dvalue[None], dlog[None])
+    ]
+    return (*grads[:3], None if w is None or grads[3] is None else grads[3][0])
