@@ -233,6 +233,16 @@ def test_the_planner_takes_it_where_it_wins() -> None:
     assert pruned.Pruned.name not in ad.attend(q[:64], k, v, score=ad.Gaussian(50.0)).plan.name
 
 
+def test_a_huge_value_far_away_is_not_skipped() -> None:
+    k = torch.linspace(0, 8, 4096)[:, None]
+    v = torch.ones(4096, 1)
+    v[-1] = 1e15
+    q = torch.linspace(0, 2, 64)[:, None]
+    answer = ad.attend(q, k, v, score=ad.Gaussian(1.0), plan="pruned")
+    exact = torch.softmax(-0.5 * torch.cdist(q.double(), k.double()).square(), -1) @ v.double()
+    assert float(exact.max()) > 2 and torch.allclose(answer.value.double(), exact, rtol=1e-5, atol=0)
+
+
 def test_values_that_are_all_equal_stay_so() -> None:
     q, k, _ = normal(40, 700, 2, torch.float32)
     answer = ad.attend(q, k, torch.full((700, 1), 1 / 3), score=ad.Gaussian(0.1), plan="pruned")

@@ -5,9 +5,10 @@ as long as all that is skipped weighs less than half a rounding of every query's
 is left is summed by compiled loops (`compiled/near.py`) from differences of centred rows, so that float32 keeps its
 digits although the table is a hundred bandwidths wide. Of a compact kernel exactly the pairs within its reach count.
 
-What was skipped weighs at most ρ of the sum, so a value moves by at most ρ · (max − min) and the log-normaliser by at
-most ρ. Cost: O((n + m) log) to sort, a look at the larger boxes for each box of queries, and the pairs that are near;
-a few queries cost the sorting of the keys. Memory: O(n + m), in backward once a thread.
+Without ``tol`` a row counts for more the farther its value lies from the median of all, so that a skipped row is below
+rounding whatever its value. What was skipped weighs at most ρ of the sum, so a value moves by at most ρ · (max − min)
+and the log-normaliser by at most ρ. Cost: O((n + m) log) to sort, a look at the larger boxes for each box of queries,
+and the pairs that are near; a few queries cost the sorting of the keys. Memory: O(n + m), in backward once a thread.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ FEWEST_PAIRS = 1 << 22
 QUERIES_IN_BOX = 16
 FAR = 12.0  # log2 of a sum below which its scores would lose digits in float32
 SINGLE_ROUNDING = 2e-5  # of a weight in float32, at most: scores of 2^±16, rows of a box 8 units apart
+SAMPLED_VALUES = 10_000  # from which their usual distance from the median is taken
 TOGETHER = 8  # neighbouring boxes of queries that one thread takes
 
 
@@ -166,9 +168,14 @@ class Pruned:
             np.ascontiguousarray(x[o].T, kind) for x, o in zip(rows, (query_order, key_order), strict=True)
         )
         weights = None if w is None else w.detach().double().numpy()[key_order]
-        boxes = Boxes.of(sorted_k.astype(np.float64), weights, KEYS_IN_BOX)
         values = v.detach().double().numpy()
-        middle = 0.5 * values.min(0) + 0.5 * values.max(0)
+        sample = values[:: max(1, len(values) // SAMPLED_VALUES)]
+        middle = np.median(sample, 0)
+        mass = weights
+        if problem.tol is None and self._kind < COMPACT:
+            odd = _oddness(values, sample, middle)[key_order]
+            mass = odd if weights is None else weights * odd
+        boxes = Boxes.of(sorted_k.astype(np.float64), mass, KEYS_IN_BOX)
         return _Layout(
             kind=self._kind,
             query_order=query_order,
@@ -197,6 +204,20 @@ def _refuses_kernel(problem: Problem) -> str | None:
     if not 0 < width <= MOST_COLUMNS:
         return f"boxes of more than {MOST_COLUMNS} columns overlap too much to skip any"
     return None
+
+
+def _oddness(
+    values: NDArray[np.float64], sample: NDArray[np.float64], middle: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(m,) ≥ 1: how many usual distances from the median the values of a row lie. So much heavier is it to skip.
+
+    Without it a row of value 10¹⁰ among values of 1 would be skipped where it still makes the answer.
+    """
+    apart = np.abs(sample - middle)
+    usual = np.ones_like(middle)
+    for better in (apart.mean(0), np.abs(middle), np.median(apart, 0)):
+        usual = np.where(better > 0, better, usual)
+    return np.maximum(1.0, (np.abs(values - middle) / usual).max(1))
 
 
 def _scale(w: NDArray[np.float64] | None, *, compact: bool) -> NDArray[np.float64]:
