@@ -82,18 +82,15 @@ def _absorb(
     """Candidates among the scores (n, ≥ width) of rows ``first`` …, for the queries start … stop − 1."""
     room = scores.shape[1]
     spare = np.empty(room, scores.dtype)
+    zero, one = scores.dtype.type(0), scores.dtype.type(1)  # counted in the dtype of the scores: as many to a vector
     for i in range(start, stop):
         threshold, count = least[i], held[i]
         for left in range(0, width, AT_ONCE):
             right = min(left + AT_ONCE, width)
-            above = np.int32(0)
-            if right - left == AT_ONCE:
-                for j in range(left, left + AT_ONCE):
-                    above += np.int32(not (block[i, j] <= threshold))
-            else:
-                for j in range(left, right):
-                    above += np.int32(not (block[i, j] <= threshold))
-            if above == 0:
+            part, above = block[i][left:right], zero
+            for j in range(len(part)):
+                above += zero if part[j] <= threshold else one
+            if above == zero:
                 continue
             for j in range(left, right):
                 x = block[i, j]
@@ -105,6 +102,43 @@ def _absorb(
                 elif x != x:
                     threshold = x  # NaN: nothing beats it, and the caller finds it
         least[i], held[i] = threshold, count
+
+
+@numba.njit(nogil=True, cache=True, fastmath=FAST)
+def _absorb_by_key(
+    block: np.ndarray,
+    first: int,
+    start: int,
+    stop: int,
+    k: int,
+    scores: np.ndarray,
+    rows: np.ndarray,
+    held: np.ndarray,
+    least: np.ndarray,
+) -> None:
+    """Candidates among the scores (rows, n) of rows ``first`` …, for the queries start … stop − 1."""
+    room = scores.shape[1]
+    spare = np.empty(room, scores.dtype)
+    thresholds = least[start:stop]
+    zero, one = scores.dtype.type(0), scores.dtype.type(1)
+    for j in range(len(block)):
+        row = block[j][start:stop]
+        above = zero
+        for i in range(len(thresholds)):
+            above += zero if row[i] <= thresholds[i] else one
+        if above == zero:
+            continue
+        for i in range(len(thresholds)):
+            x = row[i]
+            if x > thresholds[i]:
+                count = held[start + i]
+                scores[start + i, count], rows[start + i, count] = x, first + j
+                count += 1
+                if count == room:
+                    thresholds[i], count = _cut_back(scores[start + i], rows[start + i], count, k, spare), k
+                held[start + i] = count
+            elif x != x:
+                thresholds[i] = x  # NaN: nothing beats it, and the caller finds it
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
@@ -154,6 +188,12 @@ class BestRows:
         scores, state = block.detach().numpy(), [x[start : start + len(block)] for x in self._state]
         least = max(1, PAIRS_PER_THREAD // max(1, width))
         in_threads(lambda i, j: _absorb(scores, width, first, i, j, self.k, *state), len(block), least=least)
+
+    def absorb_by_key(self, block: Tensor, first: int) -> None:
+        """Scores (rows, n), contiguous, of rows first …, for all queries."""
+        scores = block.detach().numpy()
+        least = max(1, PAIRS_PER_THREAD // max(1, len(block)))
+        in_threads(lambda i, j: _absorb_by_key(scores, first, i, j, self.k, *self._state), self.n, least=least)
 
     def finish(self) -> tuple[Tensor, Tensor]:
         """(scores, rows), (n, k) each, best first, equal scores by row; −∞ and −1 where there are fewer rows.

@@ -19,7 +19,7 @@ from .cells import KEYS_ALIKE, PAIR, Place, Problem, cut
 
 FEWEST_PAIRS = 1 << 18  # a batch entry; fewer do not pay for loading the compiled loops
 QUERIES_AT_ONCE = 256
-SCORES_AT_ONCE = QUERIES_AT_ONCE * KEYS_ALIKE * 20  # 4 MB in float32
+SCORES_AT_ONCE = QUERIES_AT_ONCE * KEYS_ALIKE * 8  # 1.5 MB in float32
 FEW_QUERIES = 12  # up to here the compiled loop beats a matrix product
 
 # seconds on two cores in float32
@@ -110,19 +110,22 @@ class Products:
 
         n, m = len(phi), len(psi)
         size = min(-(-m // KEYS_ALIKE), max(1, SCORES_AT_ONCE // (n * KEYS_ALIKE))) * KEYS_ALIKE
-        block = phi.new_empty(n, size)
+        few, by_key = n <= FEW_QUERIES, phi.T.contiguous()
+        block = phi.new_empty(n, size) if few else phi.new_empty(size, n)
         best = BestRows(n, k, phi.dtype)
         for start in range(0, m, size):
             keys = slice(start, min(start + size, m))
             width = keys.stop - start
             near = psi[keys]
-            if n <= FEW_QUERIES:
+            if few:
                 inner_products(phi, near, block)
-            else:
+                self._finish(block[:, :width], Place(batch, queries, keys))
+                best.absorb(block, start, width)
+            else:  # keys first: the matrix product is a quarter faster than with queries first
                 near = near if width == size else pad(near, (0, 0, 0, size - width))
-                torch.mm(phi, near.T, out=block)
-            self._finish(block[:, :width], Place(batch, queries, keys))
-            best.absorb(block, start, width)
+                torch.mm(near, by_key, out=block)
+                self._finish(block[:width].T, Place(batch, queries, keys))
+                best.absorb_by_key(block[:width], start)
         return best.finish()
 
     def _finish(self, scores: Tensor, place: Place) -> None:
