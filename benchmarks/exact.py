@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-NUMBERS = 1 << 22  # of one block of scores
+NUMBERS = 1 << 21  # of one block of scores
 
 
 def gaussian(q: Tensor, k: Tensor, v: Tensor, h: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -20,12 +20,17 @@ def laplacian(q: Tensor, k: Tensor, v: Tensor, h: float) -> tuple[Tensor, Tensor
 
 def _softmax(q: Tensor, k: Tensor, v: Tensor, h: Tensor | float, power: int) -> tuple[Tensor, Tensor]:
     q, k, v = q.double(), k.double(), v.double()
-    values, logs = [], []
-    for some in q.split(max(1, NUMBERS // len(k))):
-        scores = _scores(some, k, h, power)
-        logs.append(torch.logsumexp(scores, -1))
-        values.append(torch.softmax(scores, -1) @ v)
-    return torch.cat(values), torch.cat(logs)
+    step = max(1, NUMBERS // len(k))
+    if len(q) <= step:
+        scores = _scores(q, k, h, power)
+        return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+    # one tensor for all: small ones between the blocks would pin the heap, and memory would grow
+    values, logs = q.new_empty(len(q), v.shape[1]), q.new_empty(len(q))
+    for i in range(0, len(q), step):
+        scores = _scores(q[i : i + step], k, h, power)
+        values[i : i + step] = torch.softmax(scores, -1) @ v
+        logs[i : i + step] = torch.logsumexp(scores, -1)
+    return values, logs
 
 
 def _scores(q: Tensor, k: Tensor, h: Tensor | float, power: int) -> Tensor:

@@ -281,3 +281,13 @@ def test_every_run_of_the_order_is_a_small_box() -> None:
     side = (boxes.high - boxes.low)[:, : boxes.starts[1]]
     assert side.max() < 0.3 and side.mean() < 2 * (32 / 5000) ** 0.5
     assert len(boxes.starts) == 3 and boxes.starts[2] - boxes.starts[1] == -(-boxes.starts[1] // FAN)
+
+
+def test_a_density_needs_no_values() -> None:
+    q, k, _ = normal(300, 900, 2, torch.float64)
+    q.requires_grad_()
+    answer = ad.attend(q, k, k[:, :0], score=ad.Gaussian(0.2), plan="pruned")
+    exact = torch.logsumexp(-0.5 * torch.cdist(q / 0.2, k / 0.2).square(), 1)
+    assert answer.value.shape == (300, 0) and torch.allclose(answer.log_normalizer, exact, rtol=1e-9)
+    found, wanted = (torch.autograd.grad(x.sum(), q)[0] for x in (answer.log_normalizer, exact))
+    assert torch.allclose(found, wanted, rtol=1e-7, atol=1e-9)

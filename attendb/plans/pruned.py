@@ -81,8 +81,8 @@ class Pruned:
             return reason
         if problem.device.type != "cpu" or problem.dtype not in (torch.float32, torch.float64):
             return f"its loops are compiled for the CPU, not for {problem.device.type} and {problem.dtype}"
-        if not problem.n * problem.m or not problem.width:
-            return "there are no pairs, or no values"
+        if not problem.n * problem.m:
+            return "there are no pairs"
         if problem.batch > 1:
             return "several batch entries"
         if problem.where is not None or problem.bias is not None:
@@ -217,7 +217,7 @@ def _oddness(
     usual = np.ones_like(middle)
     for better in (apart.mean(0), np.abs(middle), np.median(apart, 0)):
         usual = np.where(better > 0, better, usual)
-    return np.maximum(1.0, (np.abs(values - middle) / usual).max(1))
+    return np.maximum(1.0, (np.abs(values - middle) / usual).max(1, initial=1.0))
 
 
 def _scale(w: NDArray[np.float64] | None, *, compact: bool) -> NDArray[np.float64]:
