@@ -156,6 +156,10 @@ class Problem:
     def _query_index(self) -> Tensor:
         return torch.arange(self.batch * self.n, device=self.device).view(self.batch, self.n)
 
+    @property
+    def wants_gradient(self) -> bool:
+        return torch.is_grad_enabled() and any(x.requires_grad for x in self._inputs[0])
+
     def parameters(self) -> list[Tensor]:
         return [p for module in (self.score, self.weighting) for p in module.parameters() if p.requires_grad]
 

@@ -107,7 +107,7 @@ class Dense:
         scratch = problem.score.scratch(problem.queries, problem.keys)
         wide = 1.0 if problem.dtype == torch.float32 else 2.0
         columns = sum(x.shape[-1] for x in tensors(problem.keys))
-        read = problem.batch * problem.m * columns * SECONDS_PER_NUMBER
+        read = problem.batch * problem.m * (10 + columns) * SECONDS_PER_NUMBER
         return 1e-3 + wide * (read + pairs * (SECONDS_PER_PAIR + 2e-9 * (scratch - 1) + 1e-10 * problem.width))
 
     def solve(self) -> Solution:

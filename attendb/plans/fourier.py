@@ -12,7 +12,6 @@ Gradients are Gaussian sums as well, from the keys to the queries and back. They
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +88,7 @@ class Fourier:
     def cost(self) -> float:
         problem, layout = self.problem, self._layout()
         series = sum(tile.seconds for tile in layout.tiles)
-        return series + 5e-3 + 4e-9 * problem.m * (len(layout.rest) + 2 * SAMPLED)
+        return series + 2e-3 + 4e-9 * problem.m * (len(layout.rest) + 2 * SAMPLED)
 
     def solve(self) -> Solution:
         problem, layout = self.problem, self._layout()
@@ -117,8 +116,7 @@ class Fourier:
             with torch.no_grad():
                 q, k = (x.double().numpy() for x in _scaled_rows(problem))
             reach = reach_of(tails := 0.05 * accuracy, q.shape[1])
-            width = math.ceil(-math.log10(accuracy)) + 2
-            effort = Effort(reach, (problem.width + 2) // 2, width)
+            effort = Effort(reach, (problem.width + 2) // 2, accuracy)
             chosen, rest = tiles(q, k, effort)
             self._found = _Layout(chosen, rest, accuracy, tails, problem.tol, self._excluded_rows())
         return self._found

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..columns import Labels
+from ..scores.distance import Gaussian
 from ..weightings.softmax import Softmax
 from .best_rows import FEWEST_PAIRS, Products, products_cost, worth_compiling
 from .cells import PAIR, Place, Problem, cut
@@ -58,7 +59,10 @@ class Fused:
         wide = 1.0 if problem.dtype == torch.float32 else 2.5
         masked = 1.5 if problem.masked or problem.bias is not None else 1.0
         few = 2.0 if problem.batch * problem.n < 64 else 1.0  # one core works, and a block of queries is not full
-        seconds = 3e-4 + pairs * wide * masked * few * (1e-9 + 2.5e-11 * width)
+        numbers = (problem.n + problem.m) * (30 + max(16, width))  # copied into padded rows
+        expanded = 3.0 if isinstance(problem.score, Gaussian) else 1.0  # and squared first
+        rows = problem.batch * numbers * expanded * wide * 1.1e-9
+        seconds = 3e-4 + rows + pairs * wide * masked * few * (1e-9 + 2.5e-11 * width)
         return seconds + products_cost(problem) if problem.top else seconds
 
     def solve(self) -> Solution:

@@ -32,6 +32,8 @@ class Plan(Protocol):
     def solve(self) -> Solution: ...
 
 
+BACKWARD = 4.0  # forward and backward together ÷ forward: about the same for every plan
+
 PLANS = (Dense, Fused, BlockTopK, Pruned, Fourier, Reproducible)
 NAMES = tuple(plan.name for plan in PLANS)
 
@@ -60,7 +62,7 @@ def solve(problem: Problem, forced: str | None, *, without: str | None = None) -
     for plan in plans:
         reason = plan.refusal()
         if reason is None:
-            cost = plan.cost()
+            cost = plan.cost() * (BACKWARD if problem.wants_gradient else 1.0)
             said[plan.name] = f"estimated {_seconds(cost)}" if cost < float("inf") else "only when forced by name"
             able.append((cost, plan))
         else:

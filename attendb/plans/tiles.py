@@ -15,8 +15,9 @@ import numpy as np
 from .transform import Array, Frame, Points
 
 LARGEST_GRID = 1 << 30  # bytes of one fine grid and its series
-SECONDS_PER_CELL = 5e-8  # of a fine grid and power of two, both transforms of one packed channel
-SECONDS_PER_POINT = 1.5e-7, 1.2e-9  # of a packed channel: once, and for each cell that the point is spread over
+SECONDS_PER_SERIES = 4e-3
+SECONDS_PER_CELL = 5e-8  # of a fine grid, both transforms of one packed channel
+SECONDS_PER_POINT = 4e-8, 5e-10  # of a packed channel: once, and for each cell that the point is spread over
 SECONDS_PER_PAIR = 4e-9  # of what is left over
 SAVING = 0.8  # halves must cost less than this share of the whole
 
@@ -38,19 +39,29 @@ class Tile:
 
 @dataclass(frozen=True)
 class Effort:
-    """What a series is asked for: its reach, channels packed in pairs, and cells that a point is spread over."""
+    """What a series is asked for: its reach, channels packed in pairs, and the accuracy of its transforms."""
 
     reach: float
     pairs: int
-    width: int
+    accuracy: float
+
+    @property
+    def width(self) -> int:
+        """Cells of the fine grid that a point is spread over, in each column."""
+        return math.ceil(-math.log10(self.accuracy)) + 2
+
+    @property
+    def finer(self) -> float:
+        """Cells of the fine grid for each coefficient, in each column; finufft takes the coarser one where it can."""
+        return 2.0 if self.accuracy < 1e-9 else 1.25
 
     def seconds(self, frame: Frame, points: int) -> float:
-        fine = frame.size * 2.0 ** len(frame.modes)
+        fine = frame.size * self.finer ** len(frame.modes)
         if 16 * (fine + frame.size * (self.pairs + 1)) > LARGEST_GRID:
             return math.inf
         once, a_cell = SECONDS_PER_POINT
-        transforms = fine * math.log2(fine) / 20 * SECONDS_PER_CELL
-        return self.pairs * (transforms + points * (once + a_cell * self.width ** len(frame.modes))) + 1e-3
+        spread = points * (once + a_cell * self.width ** len(frame.modes))
+        return SECONDS_PER_SERIES + self.pairs * (fine * SECONDS_PER_CELL + spread)
 
 
 def tiles(queries: Array, keys: Array, effort: Effort) -> tuple[list[Tile], Array]:
