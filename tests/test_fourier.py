@@ -223,7 +223,7 @@ def test_a_sum_of_gaussians_and_its_slopes() -> None:
     boxes = sources.min(0), sources.max(0), targets.min(0), targets.max(0)
     of, onto = Points(sources, np.arange(50)), Points(targets, np.arange(30))
     frame = Frame.of_boxes(*boxes, reach_of(1e-14, 2))
-    found = gaussian_sums(frame, of, onto, strengths, accuracy=1e-12, slopes=True)
+    found = gaussian_sums(frame, of, onto, lambda rows: strengths[:, rows], 3, accuracy=1e-12, slopes=True)
     apart = targets[:, None] - sources[None]
     kernel = np.exp(-0.5 * (apart**2).sum(-1))
     assert np.allclose(found.values, strengths @ kernel.T, rtol=0, atol=1e-10)

@@ -94,7 +94,9 @@ class Fourier:
         problem, layout = self.problem, self._layout()
         q, k = _scaled_rows(problem)
         assert isinstance(problem.values, Tensor)
-        w = k.new_ones(len(k)) if problem.key_weights is None else problem.key_weights[0, 0].double()
+        w = k.new_ones(1).double().expand(len(k))
+        if problem.key_weights is not None:
+            w = problem.key_weights[0, 0].double()
         value, total, bound = _FourierSoftmax.apply(layout, q.double(), k.double(), problem.values[0].double(), w)  # type: ignore[misc]
         rest = torch.isnan(bound).nonzero()[:, 0]
         empty = torch.zeros(1, problem.n, dtype=torch.bool, device=problem.device)
@@ -154,9 +156,8 @@ class _FourierSoftmax(torch.autograd.Function):
     def forward(ctx: Any, layout: _Layout, q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         low, high = v.amin(0), v.amax(0)
         middle, spread = (low + high) / 2, high - low
-        u = (v - middle) / torch.where(spread > 0, spread, 1.0)
-        found = _Found(layout, *(x.numpy() for x in (q, k, u, w)))
-        sums, bound = found.certified()
+        table = _Strengths(w.numpy(), v.numpy(), middle.numpy(), torch.where(spread > 0, spread, 1.0).numpy())
+        sums, bound = _Found(layout, q.numpy(), k.numpy(), table).certified()
         sure = torch.from_numpy(~np.isnan(bound))
         total = torch.where(sure, torch.from_numpy(sums[0]), 1.0)
         value = torch.where(sure[:, None], torch.from_numpy(sums[1:]).T / total[:, None] * spread + middle, 0.0)
@@ -184,26 +185,44 @@ class _FourierSoftmax(torch.autograd.Function):
 
 
 @dataclass(frozen=True, eq=False)
+class _Strengths:
+    """What each key adds to the sums: w, and w times each column of its values, moved by ``middle`` and ÷ ``scale``."""
+
+    w: Array  # (m,)
+    v: Array  # (m, v)
+    middle: Array  # (v,)
+    scale: Array
+
+    @property
+    def channels(self) -> int:
+        return 1 + self.v.shape[1]
+
+    def of(self, rows: Array) -> Array:
+        """(1 + v, rows)"""
+        w = self.w[rows]
+        return np.concatenate([w[None], ((self.v[rows] - self.middle) / self.scale * w[:, None]).T])
+
+
+@dataclass(frozen=True, eq=False)
 class _Found:
     """The sums of one problem, and how sure they are."""
 
     layout: _Layout
     q: Array
     k: Array
-    u: Array
-    w: Array
+    table: _Strengths
 
     def certified(self) -> tuple[Array, Array]:
         """(sums (1 + v, n), bound (n,): NaN where it would be above the tolerance)."""
         layout, n = self.layout, len(self.q)
-        sums, error = np.zeros((1 + self.u.shape[1], n)), np.full(n, np.inf)
+        sums, error = np.zeros((self.table.channels, n)), np.full(n, np.inf)
+        tails = layout.tails * float(self.table.w.sum())
         for tile in layout.tiles:
             assert tile.frame is not None
             onto, of = Points(self.q, tile.queries), Points(self.k, tile.keys)
-            strengths = _strengths(self.w[tile.keys], self.u[tile.keys])
-            found = gaussian_sums(tile.frame, of, onto, strengths, accuracy=layout.accuracy)
+            found = gaussian_sums(tile.frame, of, onto, self.table.of, self.table.channels, accuracy=layout.accuracy)
             sums[:, tile.queries] = found.values
-            error[tile.queries] = found.error + layout.tails * float(self.w.sum())
+            error[tile.queries] = found.error + tails
         error += 1e-15 * np.abs(sums[0])
         self._without_excluded(sums)
         bound = self._bound(sums, error)
@@ -225,8 +244,7 @@ class _Found:
             return
         rows = (exclude >= 0).nonzero()[0]
         own = exclude[rows]
-        kernel = self.w[own] * np.exp(-0.5 * ((self.q[rows] - self.k[own]) ** 2).sum(1))
-        sums[:, rows] -= np.concatenate([np.ones((1, len(rows))), self.u[own].T]) * kernel
+        sums[:, rows] -= self.table.of(own) * np.exp(-0.5 * ((self.q[rows] - self.k[own]) ** 2).sum(1))
 
     def _worst_of_sample(self, sums: Array, error: Array, bound: Array) -> float:
         """The largest |sum − direct sum| / error over a sample of the queries that look certain."""
@@ -240,7 +258,7 @@ class _Found:
         return float((np.abs(sums[:, rows] - exact) / error[rows]).max())
 
     def _direct(self, rows: Array) -> Array:
-        exact = np.zeros((1 + self.u.shape[1], len(rows)))
+        exact = np.zeros((self.table.channels, len(rows)))
         step = max(1, DIRECT_PAIRS // len(rows))
         q = torch.from_numpy(self.q[rows])
         for start in range(0, len(self.k), step):
@@ -250,14 +268,8 @@ class _Found:
                 own = torch.from_numpy(self.layout.exclude[rows] - start)
                 mine = ((own >= 0) & (own < len(k))).nonzero()[:, 0]
                 kernel[mine, own[mine]] = 0.0
-            strengths = torch.from_numpy(_strengths(self.w[start : start + step], self.u[start : start + step]))
-            exact += (strengths @ kernel.T).numpy()
+            exact += self.table.of(np.arange(start, start + len(k))) @ kernel.numpy().T
         return exact
-
-
-def _strengths(w: Array, u: Array) -> Array:
-    """(1 + v, m): w, and w times each column."""
-    return np.concatenate([w[None], (u * w[:, None]).T])
 
 
 def _gradients(layout: _Layout, q: Tensor, k: Tensor, v: Tensor, w: Tensor, seeds: Tensor) -> tuple[Tensor, ...]:
@@ -267,14 +279,15 @@ def _gradients(layout: _Layout, q: Tensor, k: Tensor, v: Tensor, w: Tensor, seed
     """
     dq, dk = torch.zeros_like(q), torch.zeros_like(k)
     to_keys = torch.zeros(len(k), seeds.shape[1], dtype=k.dtype)  # Σ_j K_ji seed_j
+    table = _Strengths(w.numpy(), v.numpy(), np.zeros(v.shape[1]), np.ones(v.shape[1]))
+    seed_rows = seeds.numpy()
     for tile in layout.tiles:
         assert tile.frame is not None
         rows, near = torch.from_numpy(tile.queries), torch.from_numpy(tile.keys)
         mine, theirs = Points(q.numpy(), tile.queries), Points(k.numpy(), tile.keys)
-        strengths = _strengths(w[near].numpy(), v[near].numpy())
-        onto_queries = gaussian_sums(tile.frame, theirs, mine, strengths, accuracy=layout.accuracy, slopes=True)
-        strengths = seeds[rows].T.contiguous().numpy()
-        onto_keys = gaussian_sums(tile.frame, mine, theirs, strengths, accuracy=layout.accuracy, slopes=True)
+        options = {"channels": seeds.shape[1], "accuracy": layout.accuracy, "slopes": True}
+        onto_queries = gaussian_sums(tile.frame, theirs, mine, table.of, **options)
+        onto_keys = gaussian_sums(tile.frame, mine, theirs, lambda some: seed_rows[some].T, **options)
         assert onto_queries.slopes is not None and onto_keys.slopes is not None
         dq[rows] = torch.einsum("dcn,nc->nd", torch.from_numpy(onto_queries.slopes), seeds[rows])
         to_keys[near] += torch.from_numpy(onto_keys.values).T

@@ -15,6 +15,7 @@ Source: Barnett, Magland and af Klinteberg 2019 (finufft); Greengard and Strain 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,10 @@ import torch
 TRANSFORM_SAFETY = 4.0
 ROUNDING = 5e-14  # of a transform, relative to its magnitude
 ROUNDING_PER_MODE = 3.5e-17  # 0.15 eps: phases of high modes lose digits
+ROWS_AT_ONCE = 1 << 21
 FINEST = 1e-13  # accuracy that finufft is asked for at most
 Array = np.ndarray
+Strengths = Callable[[Array], Array]  # rows of the sources (p,) → their strengths (C, p)
 
 
 def reach_of(tails: float, d: int) -> float:
@@ -45,6 +48,12 @@ class Points:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def parts(self) -> Iterator[tuple[slice, Points]]:
+        """A run of rows after the other, few enough that what is made for them takes little memory."""
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            part = slice(start, min(start + ROWS_AT_ONCE, len(self)))
+            yield part, Points(self.table, self.rows[part])
 
     def column(self, c: int) -> Array:
         return self.table[:, c] if len(self) == len(self.table) else self.table[self.rows, c]
@@ -97,23 +106,36 @@ class Sums:
 
 
 def gaussian_sums(
-    frame: Frame, sources: Points, targets: Points, strengths: Array, *, accuracy: float, slopes: bool = False
+    frame: Frame,
+    sources: Points,
+    targets: Points,
+    strengths: Strengths,
+    channels: int,
+    *,
+    accuracy: float,
+    slopes: bool = False,
 ) -> Sums:
-    """S_c(t) = Σ_i c_i exp(−½‖t − s_i‖²): m sources and n targets in the boxes of the frame, strengths (C, m); d ≤ 3.
+    """S_c(t) = Σ_i c_i exp(−½‖t − s_i‖²): m sources and n targets in the boxes of the frame, C strengths each; d ≤ 3.
 
     Cost: O((m + n) C log(1/accuracy)^d) and an FFT of 2^d · Π (period · reach / π) numbers a pair of channels.
     """
     import finufft
 
-    channels, n, d = len(strengths), len(targets), len(frame.modes)
+    n, d = len(targets), len(frame.modes)
     values = np.zeros((channels, n))
     gradient = np.zeros((d, channels, n)) if slopes else None
-    if not len(sources) or not n or not channels:
-        return Sums(values, gradient, 0.0)
     options = {"eps": accuracy, "dtype": "complex128", "nthreads": torch.get_num_threads()}
     gather = finufft.Plan(1, frame.modes, 1, isign=-1, **options)
-    gather.setpts(*frame.angles(sources))
-    series = [gather.execute(_packed(strengths, c)).reshape(frame.modes) for c in range(0, channels, 2)]
+    series: list[Array] = []
+    for _, part in sources.parts():
+        gather.setpts(*frame.angles(part))
+        given = strengths(part.rows)
+        for pair in range(-(-channels // 2)):
+            found = gather.execute(_packed(given, 2 * pair)).reshape(frame.modes)
+            if pair < len(series):
+                series[pair] += found
+            else:
+                series.append(found)
     del gather
     magnitude = 0.0
     for coefficients in series:
@@ -122,12 +144,14 @@ def gaussian_sums(
             coefficients *= math.sqrt(2 * math.pi) / frame.period[column] * np.exp(-0.5 * omega * omega)
         magnitude = max(magnitude, _magnitude(coefficients))
     evaluate = finufft.Plan(2, frame.modes, 1, isign=1, **options)
-    evaluate.setpts(*frame.angles(targets))
-    for pair, coefficients in enumerate(series):
-        _unpack(values, pair, evaluate.execute(coefficients))
-        for column in range(d if gradient is not None else 0):
-            assert gradient is not None
-            _unpack(gradient[column], pair, evaluate.execute(coefficients * (1j * frame.frequencies(column))))
+    for run, part in targets.parts():
+        evaluate.setpts(*frame.angles(part))
+        for pair, coefficients in enumerate(series):
+            _unpack(values[:, run], pair, evaluate.execute(coefficients))
+            for column in range(d if gradient is not None else 0):
+                assert gradient is not None
+                slope = evaluate.execute(coefficients * (1j * frame.frequencies(column)))
+                _unpack(gradient[column][:, run], pair, slope)
     rounding = ROUNDING + ROUNDING_PER_MODE * max(frame.modes)
     return Sums(values, gradient, TRANSFORM_SAFETY * (accuracy + rounding) * magnitude)
 
