@@ -176,7 +176,7 @@ class _FourierSoftmax(torch.autograd.Function):
         dlog = torch.zeros_like(total) if dlog is None else torch.where(sure, dlog, 0.0)
         if torch.is_grad_enabled():
             exclude = None if ctx.layout.exclude is None else torch.from_numpy(ctx.layout.exclude)
-            return (None, *_second_gradients((q, k, v, w), total.log(), exclude, dvalue, dlog))
+            return (None, *_second_gradients((q, k, v, w), sure.nonzero()[:, 0], total.log(), exclude, dvalue, dlog))
         middle = (v.amin(0) + v.amax(0)) / 2  # the same number off all values changes no score's gradient
         v = v - middle
         shift = dlog - (dvalue * (value - middle)).sum(-1)
@@ -318,15 +318,19 @@ def _take_back_excluded(exclude: Array, inputs: tuple[Tensor, ...], grads: tuple
 
 
 def _second_gradients(
-    tensors: tuple[Tensor, ...], total: Tensor, exclude: Tensor | None, dvalue: Tensor, dlog: Tensor
+    tensors: tuple[Tensor, ...], rows: Tensor, total: Tensor, exclude: Tensor | None, dvalue: Tensor, dlog: Tensor
 ) -> list[Tensor | None]:
-    """Gradients with a graph, by the fold over all pairs."""
+    """Gradients with a graph, by the fold over all pairs of the certified queries ``rows``."""
     q, k, v, w = tensors
-    own = None if exclude is None else exclude[None, :, None]
-    problem = Problem.plain(Gaussian(1.0), Softmax(), q[None], k[None], v[None], key_weights=w[None, None], exclude=own)
+    total, dvalue, dlog = total[rows][None], dvalue[rows][None], dlog[rows][None]
+    own = None if exclude is None else exclude[rows][None, :, None]
+    problem = Problem.plain(
+        Gaussian(1.0), Softmax(), q[rows][None], k[None], v[None], key_weights=w[None, None], exclude=own
+    )
     inputs, layouts = problem.inputs()
-    empty = torch.zeros_like(total, dtype=torch.bool)[None]
-    done = Done(dvalue[None], empty, total[None], torch.zeros_like(total)[None])
+    empty = torch.zeros_like(total, dtype=torch.bool)
+    done = Done(dvalue, empty, total, torch.zeros_like(total))
     wanted = [x.requires_grad for x in inputs]
-    grads = second_gradients(problem, inputs, layouts, wanted, done, dvalue[None], dlog[None])
-    return [None if g is None else g.reshape(x.shape) for g, x in zip(grads, tensors, strict=True)]
+    grads = second_gradients(problem, inputs, layouts, wanted, done, dvalue, dlog)
+    dq = None if grads[0] is None else torch.zeros_like(q).index_copy(0, rows, grads[0][0])
+    return [dq, *(None if g is None else g.reshape(x.shape) for g, x in zip(grads[1:], tensors[1:], strict=True))]

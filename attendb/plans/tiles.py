@@ -19,6 +19,7 @@ SECONDS_PER_SERIES = 4e-3
 SECONDS_PER_CELL = 5e-8  # of a fine grid, both transforms of one packed channel
 SECONDS_PER_POINT = 4e-8, 5e-10  # of a packed channel: once, and for each cell that the point is spread over
 SECONDS_PER_PAIR = 4e-9  # of what is left over
+MOST_LOOKS = 128  # boxes that are looked at: scattered rows would else be cut for ever
 SAVING = 0.8  # halves must cost less than this share of the whole
 
 
@@ -67,17 +68,20 @@ class Effort:
 def tiles(queries: Array, keys: Array, effort: Effort) -> tuple[list[Tile], Array]:
     """(boxes that get a series, rows of queries left over) for queries (n, d) and keys (m, d).
 
-    Cost: O((n + m) · depth), depth ≤ the halvings that separate the rows.
+    Cost: O((n + m) · depth), at most MOST_LOOKS boxes; what is then still too large is left over.
     """
     chosen: list[Tile] = []
     rest: list[Array] = []
     open_tiles = [_tile(queries, keys, np.arange(len(queries)), np.arange(len(keys)), effort)]
+    looks = 0
     while open_tiles:
-        tile = open_tiles.pop()
-        halves = _halves(queries, keys, tile, effort)
+        open_tiles.sort(key=lambda tile: len(tile.queries))
+        tile = open_tiles.pop()  # the fullest first: a few scattered rows must not use up the looks
+        looks += 1
+        halves = _halves(queries, keys, tile, effort) if looks < MOST_LOOKS else []
         if halves and sum(half.best for half in halves) < SAVING * tile.best:
             open_tiles += halves
-        elif tile.direct_seconds <= tile.seconds and not (halves and math.isinf(tile.seconds)):
+        elif tile.direct_seconds <= tile.seconds and not (halves and math.isinf(tile.seconds)) or tile.frame is None:
             rest.append(tile.queries)
         elif math.isinf(tile.seconds):
             open_tiles += halves

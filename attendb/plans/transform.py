@@ -25,6 +25,7 @@ TRANSFORM_SAFETY = 4.0
 ROUNDING = 5e-14  # of a transform, relative to its magnitude
 ROUNDING_PER_MODE = 3.5e-17  # 0.15 eps: phases of high modes lose digits
 ROWS_AT_ONCE = 1 << 21
+LARGEST_HALF = 2.0**40  # more modes than any memory holds
 FINEST = 1e-13  # accuracy that finufft is asked for at most
 Array = np.ndarray
 Strengths = Callable[[Array], Array]  # rows of the sources (p,) → their strengths (C, p)
@@ -72,7 +73,7 @@ class Frame:
         """The shortest series for points in two boxes; either may be the sources."""
         apart = np.maximum(np.maximum(high - other_low, other_high - low), 0.0)
         period = apart + reach
-        half = np.ceil(period * reach / (2 * np.pi)).astype(np.int64) + 1
+        half = np.ceil(np.minimum(period * reach / (2 * np.pi), LARGEST_HALF)).astype(np.int64) + 1
         middle = (np.minimum(low, other_low) + np.maximum(high, other_high)) / 2
         return Frame(tuple(int(2 * n) for n in half), period, middle)
 
