@@ -104,7 +104,8 @@ def embed(problem: Problem) -> Problem:
     overflown = problem.dtype == torch.float64 and not isfinite(score.lost_digits(q, k))
     if overflown and all(_finite(x) for raw in (raw_q, raw_k) for x in _tensors_of(raw)):
         raise InputError(
-            f"the rows lie more bandwidths apart than float64 can square (score={type(score).__name__}): give a larger bandwidth"
+            f"the rows lie more bandwidths apart than float64 can square (score={type(score).__name__}): "
+            "give a larger bandwidth"
         )
     return replace(problem, queries=_as_float(q, problem.dtype), keys=_as_float(k, problem.dtype))
 
