@@ -331,7 +331,7 @@ def _gradients(
     dlog: NDArray[Any],
 ) -> tuple[NDArray[np.float64], ...]:
     """Gradients to scaled rows, values and log w, sorted; those of keys are summed in a copy for each thread."""
-    from ..compiled import near
+    from ..compiled import near_gradients
 
     ref, total, value = found
     shift = dlog - (dvalue * (value - layout.middle)).sum(-1)
@@ -347,7 +347,7 @@ def _gradients(
 
         def run(some: NDArray[np.int64], thread: int, rows: Any = rows, seeds: Any = seeds, parts: Any = parts) -> None:
             given = *rows, some, QUERIES_IN_BOX, layout.slack, ref, total, *seeds, dq, *parts[thread]
-            near.gradients(*given)
+            near_gradients.gradients(*given)
 
         _shared(blocks, run)
         for part in parts:
