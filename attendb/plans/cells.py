@@ -156,6 +156,19 @@ class Problem:
     def _query_index(self) -> Tensor:
         return torch.arange(self.batch * self.n, device=self.device).view(self.batch, self.n)
 
+    def tempered_rows(self, power: int) -> tuple[Tensor, Tensor]:
+        """Queries (n, d) and keys (m, d) of the first batch entry, float64, with the temperature in them.
+
+        For a score that grows with distance ** power: the temperature has then no further part to play.
+        """
+        q, k = self.queries, self.keys
+        assert isinstance(q, Tensor) and isinstance(k, Tensor)
+        inverse = self.weighting.temper(torch.ones((), dtype=torch.float64, device=q.device))
+        factor = inverse.sqrt() if power == 2 else inverse
+        if not factor.requires_grad and float(factor) == 1.0:
+            return q[0].double(), k[0].double()
+        return q[0].double() * factor, k[0].double() * factor
+
     @property
     def wants_gradient(self) -> bool:
         return torch.is_grad_enabled() and any(x.requires_grad for x in self._inputs[0])

@@ -26,8 +26,8 @@ from ..weightings.softmax import Softmax
 from .cells import Problem
 from .higher import second_gradients
 from .precision import own_precision
-from .solution import Solution
-from .tiles import Effort, Tile, tiles
+from .solution import Solution, excluded_rows
+from .tiles import SECONDS_PER_PAIR, Effort, Tile, tiles
 from .transform import FINEST, Array, Points, gaussian_sums, reach_of
 
 MOST_COLUMNS = 3
@@ -88,26 +88,25 @@ class Fourier:
     def cost(self) -> float:
         problem, layout = self.problem, self._layout()
         series = sum(tile.seconds for tile in layout.tiles)
-        return series + 2e-3 + 4e-9 * problem.m * (len(layout.rest) + 2 * SAMPLED)
+        return series + 2e-3 + SECONDS_PER_PAIR * problem.m * (len(layout.rest) + 2 * SAMPLED)
 
     def solve(self) -> Solution:
         problem, layout = self.problem, self._layout()
-        q, k = _scaled_rows(problem)
+        q, k = problem.tempered_rows(2)
         assert isinstance(problem.values, Tensor)
         w = k.new_ones(1).double().expand(len(k))
         if problem.key_weights is not None:
             w = problem.key_weights[0, 0].double()
-        value, total, bound = _FourierSoftmax.apply(layout, q.double(), k.double(), problem.values[0].double(), w)  # type: ignore[misc]
+        value, total, bound = _FourierSoftmax.apply(layout, q, k, problem.values[0].double(), w)  # type: ignore[misc]
         rest = torch.isnan(bound).nonzero()[:, 0]
         empty = torch.zeros(1, problem.n, dtype=torch.bool, device=problem.device)
-        grids = len(layout.tiles)
         return Solution(
             value.to(problem.dtype)[None],
             empty,
             total.to(problem.dtype)[None],
             error_bound=bound[None],
             rest=rest if len(rest) else None,
-            note=f"{grids} Fourier series, {problem.n - len(rest)} of {problem.n} queries certified",
+            note=f"{len(layout.tiles)} Fourier series, {problem.n - len(rest)} of {problem.n} queries certified",
         )
 
     def _layout(self) -> _Layout:
@@ -116,30 +115,14 @@ class Fourier:
             assert problem.tol is not None
             accuracy = min(max(problem.tol * 1e-7, FINEST), LOOSEST)
             with torch.no_grad():
-                q, k = (x.double().numpy() for x in _scaled_rows(problem))
+                q, k = (x.numpy() for x in problem.tempered_rows(2))
             reach = reach_of(tails := 0.05 * accuracy, q.shape[1])
             effort = Effort(reach, (problem.width + 2) // 2, accuracy)
             chosen, rest = tiles(q, k, effort)
-            self._found = _Layout(chosen, rest, accuracy, tails, problem.tol, self._excluded_rows())
+            own = excluded_rows(problem)
+            exclude = None if own is None else own[0].numpy()
+            self._found = _Layout(chosen, rest, accuracy, tails, problem.tol, exclude)
         return self._found
-
-    def _excluded_rows(self) -> Array | None:
-        problem = self.problem
-        if problem.exclude is None:
-            return None
-        asked = problem.exclude[0, :, 0].expand(problem.n).contiguous()
-        rows = torch.searchsorted(problem.positions, asked.clamp(min=0)).clamp(max=problem.m - 1)
-        return torch.where(problem.positions[rows] == asked, rows, -1).numpy()
-
-
-def _scaled_rows(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Queries and keys divided by the root of the temperature: it then has no further part to play."""
-    q, k = problem.queries, problem.keys
-    assert isinstance(q, Tensor) and isinstance(k, Tensor)
-    root = problem.weighting.temper(torch.ones((), dtype=torch.float64, device=q.device)).sqrt()
-    if not root.requires_grad and float(root) == 1.0:
-        return q[0].double(), k[0].double()
-    return q[0].double() * root, k[0].double() * root
 
 
 def _refused_score(score: object) -> str:

@@ -55,6 +55,15 @@ def index_of(problem: Problem, positions: Tensor) -> Tensor:
     return torch.searchsorted(problem.positions, positions.clamp(min=0).contiguous()).clamp(max=problem.m - 1)
 
 
+def excluded_rows(problem: Problem) -> Tensor | None:
+    """The row 0 … m−1 that each query may not see, (b or 1, n); −1 where there is none. None: exclude was not given."""
+    if problem.exclude is None:
+        return None
+    wanted = problem.exclude[..., 0].expand(-1, problem.n)
+    rows = index_of(problem, wanted)
+    return torch.where(problem.positions[rows] == wanted, rows, -1)
+
+
 def refuse_nan(problem: Problem, *results: Tensor) -> None:
     """Raise the error that names the first NaN, when a result holds one."""
     if any(x.isnan().any() for x in results):
