@@ -17,19 +17,8 @@ import numba
 import numpy as np
 
 from .exponential import exp2
-from .search import (
-    BINS,
-    BOXCAR,
-    EUCLIDEAN,
-    FAST,
-    LAPLACIAN,
-    TRIANGULAR,
-    add_up,
-    descend,
-    least_sum,
-    next_bin,
-    survey,
-)
+from .kinds import BOXCAR, EUCLIDEAN, LAPLACIAN, TRIANGULAR
+from .search import BINS, FAST, add_up, descend, least_sum, next_bin, survey
 
 KEYS_IN_BOX = 32
 MOST_COLUMNS = 4
@@ -145,6 +134,7 @@ class Tile(NamedTuple):
 
 @numba.njit(nogil=True, cache=True)
 def new_tile(size, width, like):  # type: ignore[no-untyped-def]
+    """Room for ``size`` queries and values of a width, in the dtype of ``like``; multiplicities 1."""
     weights = np.ones((2, KEYS_IN_BOX), like.dtype)
     weights[0] = 0
     return Tile(

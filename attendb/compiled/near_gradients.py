@@ -7,21 +7,9 @@ import math
 import numba
 import numpy as np
 
+from .kinds import BOXCAR, EPANECHNIKOV, EUCLIDEAN, GAUSSIAN, LAPLACIAN, TRIANGULAR
 from .near import KEYS_IN_BOX, corners, enter, hide, measure, new_tile, weigh
-from .search import (
-    BINS,
-    BOXCAR,
-    EPANECHNIKOV,
-    EUCLIDEAN,
-    FAST,
-    GAUSSIAN,
-    LAPLACIAN,
-    TRIANGULAR,
-    add_up,
-    enough,
-    least_sum,
-    survey,
-)
+from .search import BINS, FAST, add_up, enough, least_sum, survey
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)

@@ -13,8 +13,8 @@ import numba
 import numpy as np
 
 from .boxes import FAN
+from .kinds import BOXCAR, EUCLIDEAN, LAPLACIAN
 
-GAUSSIAN, LAPLACIAN, EUCLIDEAN, BOXCAR, TRIANGULAR, EPANECHNIKOV = range(6)
 FAST = {"nsz", "arcp", "contract", "reassoc"}
 BINS, BIN = 256, 0.5  # exponents of bounds are sorted into bins of this width, from −64 to 64 of what may be skipped
 UPPER_SHARE = 0.25  # of the slack, for boxes that are skipped without a look at their parts

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..columns import Labels
+from ..scores.base import Factors
 from ..scores.distance import Gaussian
 from ..weightings.softmax import Softmax
 from .best_rows import FEWEST_PAIRS, Products, products_cost, worth_compiling
@@ -79,15 +80,13 @@ class Fused:
             total = total + problem.weighting.temper(factors.offset)
         if value.isnan().any() or total.isnan().any():
             raise Unserved("a score or a value is NaN or infinite")
-        top = self._top(total.detach()) if problem.top else None
+        top = self._top(factors, total.detach()) if problem.top else None
         return Solution(value, total.detach() == -torch.inf, total, top=top)
 
     @torch.no_grad()
-    def _top(self, total: Tensor) -> tuple[Tensor, Tensor]:
+    def _top(self, factors: Factors, total: Tensor) -> tuple[Tensor, Tensor]:
         """Positions and weights of the rows of highest weight."""
         problem = self.problem
-        factors = problem.score.factors(problem.queries, problem.keys)
-        assert factors is not None
         column = None if problem.key_weights is None else log_weights(problem).transpose(-1, -2)
         products = Products(problem, problem.weighting.temper(factors.phi), factors.psi, column)
         ranks, positions = products.best(min(problem.top, problem.m))

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..columns import Labels
+from ..compiled.kinds import BOXCAR, GAUSSIAN
 from ..compiled.threads import in_threads
 from ..scores.base import Score
 from ..scores.distance import Boxcar, Epanechnikov, Euclidean, Gaussian, Laplacian, Triangular
@@ -32,10 +33,9 @@ from .cells import Problem
 from .higher import second_gradients
 from .precision import own_precision
 from .sampling import near_share
-from .solution import Solution
+from .solution import Solution, excluded_rows
 
 KINDS: tuple[type[Score], ...] = (Gaussian, Laplacian, Euclidean, Boxcar, Triangular, Epanechnikov)
-COMPACT = 3  # kinds from here on are compact
 MOST_COLUMNS = 4
 FEWEST_PAIRS = 1 << 22
 QUERIES_IN_BOX = 16
@@ -115,12 +115,14 @@ class Pruned:
     @property
     def _unit(self) -> float:
         """Scaled rows × unit: their lengths are exponents of 2."""
-        return {0: math.sqrt(0.5 / math.log(2)), 1: 1 / math.log(2), 2: 1 / math.log(2)}.get(self._kind, 1.0)
+        if self._kind >= BOXCAR:
+            return 1.0
+        return math.sqrt(0.5 / math.log(2)) if self._kind == GAUSSIAN else 1 / math.log(2)
 
     def _work(self) -> torch.dtype:
         """The dtype of the arithmetic: half precision and float32 in float32, unless the tolerance is too small."""
         problem = self.problem
-        if self._kind >= COMPACT:
+        if self._kind >= BOXCAR:
             return problem.dtype
         fine = problem.tol is not None and problem.tol < 5 * SINGLE_ROUNDING
         return torch.float64 if problem.result_dtype == torch.float64 or fine else torch.float32
@@ -138,11 +140,10 @@ class Pruned:
         """Queries and keys, into which the temperature has gone."""
         q, k = self.problem.queries, self.problem.keys
         assert isinstance(q, Tensor) and isinstance(k, Tensor)
-        if self._kind >= COMPACT:
+        if self._kind >= BOXCAR:
             return q[0], k[0]
-        inverse = self.problem.weighting.temper(torch.ones((), dtype=torch.float64))
-        factor = inverse.sqrt() if self._kind == 0 else inverse
-        return (q[0].double() * factor).to(q.dtype), (k[0].double() * factor).to(k.dtype)
+        tempered = self.problem.tempered_rows(2 if self._kind == GAUSSIAN else 1)
+        return tempered[0].to(q.dtype), tempered[1].to(k.dtype)
 
     def solve(self) -> Solution:
         problem = self.problem
@@ -152,7 +153,7 @@ class Pruned:
         value, log, rest = _Pooled.apply(self._layout(*inputs), self._work(), problem, *inputs)  # type: ignore[misc]
         bound = None
         if problem.tol is not None:
-            rounding = SINGLE_ROUNDING if self._work() == torch.float32 and self._kind < COMPACT else 0.0
+            rounding = SINGLE_ROUNDING if self._work() == torch.float32 and self._kind < BOXCAR else 0.0
             bound = (rest + rounding).to(problem.dtype)[None]
         return Solution(value[None], log.detach()[None] == -torch.inf, log[None], error_bound=bound)
 
@@ -172,7 +173,7 @@ class Pruned:
         sample = values[:: max(1, len(values) // SAMPLED_VALUES)]
         middle = np.median(sample, 0)
         mass = weights
-        if problem.tol is None and self._kind < COMPACT:
+        if problem.tol is None and self._kind < BOXCAR:
             odd = _oddness(values, sample, middle)[key_order]
             mass = odd if weights is None else weights * odd
         boxes = Boxes.of(sorted_k.astype(np.float64), mass, KEYS_IN_BOX)
@@ -184,7 +185,7 @@ class Pruned:
             k=sorted_k,
             values=np.ascontiguousarray((values - middle)[key_order].T),
             middle=middle,
-            scale=_scale(weights, compact=self._kind >= COMPACT),
+            scale=_scale(weights, compact=self._kind >= BOXCAR),
             own=_own_rows(problem, query_order, key_order),
             boxes=(boxes.low, boxes.high, boxes.mass, boxes.starts),
             slack=self._slack(),
@@ -197,7 +198,7 @@ def _refuses_kernel(problem: Problem) -> str | None:
     score, weighting = type(problem.score), type(problem.weighting)
     if score not in KINDS:
         return f"{score.__name__} is not one of {', '.join(kind.__name__ for kind in KINDS)}"
-    wanted = Softmax if KINDS.index(score) < COMPACT else Normalized
+    wanted = Softmax if KINDS.index(score) < BOXCAR else Normalized
     if weighting is not wanted:
         return f"{weighting.__name__} is not {wanted.__name__}, which {score.__name__} is pruned under"
     width = problem.queries.shape[-1]  # type: ignore[union-attr]
@@ -232,13 +233,12 @@ def _scale(w: NDArray[np.float64] | None, *, compact: bool) -> NDArray[np.float6
 
 def _own_rows(problem: Problem, query_order: NDArray[np.int64], key_order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Which sorted row each sorted query may not see; −1: none."""
-    if problem.exclude is None:
+    found = excluded_rows(problem)
+    if found is None:
         return np.empty(0, np.int64)
-    wanted, positions = problem.exclude[0, :, 0].expand(problem.n).numpy(), problem.positions.numpy()
-    row = np.searchsorted(positions, wanted).clip(max=len(positions) - 1)
-    place = np.empty_like(key_order)
+    rows, place = found[0].numpy(), np.empty_like(key_order)
     place[key_order] = np.arange(len(key_order))
-    return np.where(positions[row] == wanted, place[row], -1)[query_order]
+    return np.where(rows >= 0, place[rows], -1)[query_order]
 
 
 def _shared(blocks: NDArray[np.int64], run: Any) -> None:
@@ -267,7 +267,7 @@ class _Pooled(torch.autograd.Function):
         blocks = layout.blocks()
         _sum(layout, work, blocks, (ref, total, pooled, rest))
         wide = blocks[:0]
-        if work == torch.float32 and layout.kind < COMPACT:
+        if work == torch.float32 and layout.kind < BOXCAR:
             with np.errstate(divide="ignore"):
                 far = layout.scale[0].max(initial=0.0) - (ref + np.log2(total)) > FAR
             wide = np.unique(np.flatnonzero(far & (total > 0)) // QUERIES_IN_BOX)
@@ -276,7 +276,7 @@ class _Pooled(torch.autograd.Function):
         value = layout.middle + pooled / np.where(empty, 1.0, total)[:, None]
         value[empty] = 0.0
         with np.errstate(divide="ignore"):
-            log = np.where(empty, -np.inf, np.log(total) + (ref * math.log(2) if layout.kind < COMPACT else 0.0))
+            log = np.where(empty, -np.inf, np.log(total) + (ref * math.log(2) if layout.kind < BOXCAR else 0.0))
         ctx.layout, ctx.work, ctx.problem, ctx.wide = layout, work, problem, wide
         ctx.found = ref, total, value
         back = np.argsort(layout.query_order)
@@ -362,11 +362,8 @@ def _second(
 ) -> tuple[Tensor | None, ...]:
     """Gradients with a graph, by the fold over all pairs."""
     q, k, v, w = tensors
-    compact = KINDS.index(type(original.score)) >= COMPACT
-    exclude = original.exclude
-    if exclude is not None:
-        rows = torch.searchsorted(original.positions, exclude.contiguous()).clamp(max=len(k) - 1)
-        exclude = torch.where(original.positions[rows] == exclude, rows, -1)
+    compact = KINDS.index(type(original.score)) >= BOXCAR
+    own = excluded_rows(original)
     problem = Problem.plain(
         type(original.score)(1.0),  # type: ignore[call-arg]
         Normalized() if compact else Softmax(),
@@ -374,7 +371,7 @@ def _second(
         k[None],
         v[None],
         key_weights=None if w is None else w[None, None],
-        exclude=exclude,
+        exclude=None if own is None else own[..., None],
     )
     inputs, layouts = problem.inputs()
     total = log[None]

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..compiled.kinds import BOXCAR, GAUSSIAN, LAPLACIAN
+
 QUERIES, KEYS = 64, 4096
 ROWS_IN_BOX = 32.0
 
@@ -21,21 +23,21 @@ def near_share(queries: Float[Tensor, "n d"], keys: Float[Tensor, "m d"], kind: 
     sample = keys[torch.randint(m, (min(m, KEYS),), generator=generator)]
     asked = queries[torch.randint(n, (min(n, QUERIES),), generator=generator)]
     others = queries[torch.randint(n, (min(n, KEYS),), generator=generator)]
-    p = 1.0 if kind == 1 else 2.0
+    p = 1.0 if kind == LAPLACIAN else 2.0
     apart = torch.cdist(asked, sample, p=p, compute_mode="donot_use_mm_for_euclid_dist").sort(-1).values
     each = m / len(sample)
     reach = _radius(apart, ROWS_IN_BOX / each, d)
     own = torch.cdist(asked, others, p=p, compute_mode="donot_use_mm_for_euclid_dist").sort(-1).values
     reach = reach + _radius(own, ROWS_IN_BOX / 2 * len(others) / n, d)
-    if kind >= 3:
+    if kind >= BOXCAR:
         cutoff = torch.ones_like(reach)
     else:
-        s = apart.square() if kind == 0 else apart
+        s = apart.square() if kind == GAUSSIAN else apart
         nearest = _radius(apart, 1 / each, d)
-        nearest = nearest.square() if kind == 0 else nearest
+        nearest = nearest.square() if kind == GAUSSIAN else nearest
         total = torch.maximum(torch.log2(torch.exp2(s[:, :1] - s).sum(-1) * each) - s[:, 0], -nearest)
         far = (torch.log2(torch.tensor(float(m))) * 0.5 - total - slack).clamp(min=0)
-        cutoff = far.sqrt() if kind == 0 else far
+        cutoff = far.sqrt() if kind == GAUSSIAN else far
     edge = cutoff + reach
     inside = (apart <= edge[:, None]).sum(-1).double()
     below = (edge / apart[:, 0].clamp(min=1e-300)).clamp(max=1.0) ** d
