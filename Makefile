@@ -23,7 +23,7 @@ install: $(STAMP)
 # The stamp is what makes this run again only when the requirements change.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[test,bench]"
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[sql,test,bench]"
 	touch $@
 
 lint: $(STAMP)
