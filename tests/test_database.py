@@ -622,7 +622,7 @@ def test_questions_see_one_state_while_others_change_the_table() -> None:
 def test_a_source_gives_its_rows_in_blocks_and_by_id() -> None:
     source = ages()._source
     assert isinstance(source, Memory)
-    blocks = list(source.blocks(2))
+    blocks = list(source.blocks(size=2))
     assert [block.positions.tolist() for block in blocks] == [[0, 1], [2]]
     assert blocks[1].keys["name"].rows.tolist() == ["Hu"]  # type: ignore[union-attr]
     taken = source.take(np.array([2, 0]))

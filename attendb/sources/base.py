@@ -3,7 +3,7 @@
 A source is one state of a table and never changes; append, upsert and delete return the next state. Whoever
 holds a source reads from one state, whatever others write, and a change that fails leaves nothing half done.
 
-    source.blocks()  →  (positions, keys, values), positions ascending       what attention is a fold over
+    source.blocks()  →  (positions, keys, values)                            what attention is a fold over
     source.take(ids) →  the rows with these ids
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -91,7 +91,7 @@ class Schema:
 
 
 class Block(NamedTuple):
-    """Rows of a table: positions (m,) are their ids, on the CPU."""
+    """Rows of a table: positions (m,) are their ids, on the CPU, ascending within the block."""
 
     positions: Tensor
     keys: Rows
@@ -113,7 +113,12 @@ class Change(NamedTuple):
 
 
 class Source(ABC):
-    """One state of a table. Rows stand in ascending order of their ids, which are whole numbers ≥ 0."""
+    """One state of a table. Rows stand in ascending order of their ids, which are whole numbers ≥ 0.
+
+    ``streamed``: its rows may not fit in memory, so a question reads them block by block; else they are one block.
+    """
+
+    streamed: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -129,8 +134,15 @@ class Source(ABC):
         return int(self.positions.shape[0])
 
     @abstractmethod
-    def blocks(self, size: int | None = None) -> Iterator[Block]:
-        """All rows, ``size`` at a time (None: in one block); at least one block, empty where there are no rows."""
+    def blocks(
+        self, values: Sequence[str] | None = None, where: str | None = None, *, size: int | None = None
+    ) -> Iterator[Block]:
+        """All rows, or those that satisfy the condition ``where`` in SQL, with the value columns named (None: all).
+
+        ``size``: rows of a block (None: everything, or about 64 MB where the source is streamed). Blocks come in the
+        same order each time, not always in that of their ids; a streamed source may cut a block short. At least one
+        block comes, empty where there are no rows. Blocks are never written to again.
+        """
 
     @abstractmethod
     def take(self, ids: np.ndarray) -> Block:

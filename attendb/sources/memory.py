@@ -6,7 +6,7 @@ together, not one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,13 +72,20 @@ class Memory(Source):
     def __len__(self) -> int:
         return len(self._ids)
 
-    def blocks(self, size: int | None = None) -> Iterator[Block]:
+    def blocks(
+        self, values: Sequence[str] | None = None, where: str | None = None, *, size: int | None = None
+    ) -> Iterator[Block]:
+        chosen = self._values if values is None else {name: self._values[name] for name in values}
+        every = Block(self.positions, self._keys, chosen)
+        if where is not None:
+            rows = np.flatnonzero(self.mask(where))
+            every = Block(self.positions[rows], _taken(self._keys, rows), _taken(chosen, rows))
         if size is None:
-            yield Block(self.positions, self._keys, self._values)
+            yield every
             return
-        for start in range(0, max(len(self), 1), size):
-            rows = slice(start, start + size)
-            yield Block(self.positions[rows], _cut(self._keys, rows), _cut(self._values, rows))
+        for start in range(0, max(len(every.positions), 1), size):
+            part = slice(start, start + size)
+            yield Block(every.positions[part], _cut(every.keys, part), _cut(every.values, part))
 
     def take(self, ids: np.ndarray) -> Block:
         rows = self._rows_of(ids)
