@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .answer import Answer
-from .asking import read_table_question
+from .asking import TableQuestion
 from .attention import DEFAULT_SCORE, ask
 from .columns import Opaque
 from .errors import InputError, KindError, NotFoundError
@@ -23,6 +23,7 @@ from .scores.text import EditSimilarity
 from .sources.base import ID, Column, Data, Rows, Schema, Side, Source
 from .sources.memory import Memory
 from .sources.rows import count, is_frame, read_ids, read_side
+from .streaming import ask_blocks
 from .weightings.base import Weighting
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Database:
         [[3.0]]
         """
         with own_precision():
-            question = read_table_question(
+            table = TableQuestion(
                 self._source,
                 queries,
                 values=values,
@@ -184,7 +185,7 @@ class Database:
                 weighting=weighting,
                 options=Options(where, bias, key_weights, exclude, tol, plan, top),
             )
-            return ask(question)
+            return ask_blocks(table) if table.source.streamed else ask(table.of_all())
 
     def append(self, keys: Any, values: Any, *, ids: Any = None) -> np.ndarray:
         """Add rows and return their ids (r,): ``ids``, or the next ones that no row ever had.

@@ -130,6 +130,11 @@ class Source(ABC):
     def positions(self) -> Tensor:
         """The ids (m,) int64 of all rows, ascending."""
 
+    @property
+    def learning(self) -> Sequence[Rows]:
+        """Rows whose tensors may want a gradient; in a streamed source, blocks hold these very tensors."""
+        return ()
+
     def __len__(self) -> int:
         return int(self.positions.shape[0])
 
