@@ -94,9 +94,10 @@ class _Stream:
             if self._first is None:
                 check_size(question.problem)
                 self._first = question
-            if question.problem.tol is not None:  # two errors of log-normalisers move the shares of the blocks
-                question = replace(question, problem=replace(question.problem, tol=question.problem.tol / 4))
-            yield question
+            problem = question.problem
+            # the errors of two log-normalisers move the shares of the blocks
+            tol = None if problem.tol is None else problem.tol / 4
+            yield replace(question, problem=replace(problem, tol=tol, rows_in_all=len(table.source)))
 
     def solve(self, problem: Problem, *, again: bool = False) -> Solution:
         """The answer of one block, by the cheapest plan or by the one forced."""
