@@ -95,9 +95,12 @@ def embed(problem: Problem, anchor: Any = None) -> Problem:
     lost = 1.0 if problem.tol is None else min(1.0, problem.tol / LOST_TOLERANCE)
     wide = problem.weighting.needs_float64() or not score.lost_digits(q, k) * eps <= lost
     if problem.dtype != torch.float64 and wide:
-        raw_q, raw_k = _double(raw_q), _double(raw_k)
-        anchor = score.anchor(raw_k) if given is None else given
-        q, k = score.embed_queries(raw_q, anchor), score.embed_keys(raw_k, anchor)
+        del q, k  # one copy at a time: rows in float64 are most of the memory of a large problem in few columns
+        wide_k = _double(raw_k)
+        anchor = score.anchor(wide_k) if given is None else given
+        k = score.embed_keys(wide_k, anchor)
+        del wide_k
+        q = score.embed_queries(_double(raw_q), anchor)
         changed = {
             name: x.double()
             for name in ("values", "bias", "key_weights")
