@@ -1,0 +1,166 @@
+"""Tables on disk under faults: a killed process leaves the old version or the new one, whole.
+
+`faults` holds the harness. The slow tests kill 500 times at random, and once at every step of every change.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attendb as ad
+
+import faults
+from faults import KINDS, Change, Model, draw, first_model, run, state_of
+
+NAMED = pytest.mark.parametrize("named", [False, True], ids=["positions", "ids"])
+MOST_STEPS = 200  # of one change
+
+
+def survived(path: str, before: Model, after: Model, rng: np.random.Generator) -> Model:
+    """Which of the two versions the table is, checked in all that can be asked of it."""
+    state = state_of(path)
+    found = after if state == after.state else before
+    assert state == found.state, f"a mix: {differences(state, before)} to the old version, {differences(state, after)}"
+    faults.check_answers(path, found, after if found is before else before, rng)
+    return found
+
+
+def differences(state: dict, model: Model) -> str:
+    rows, own = state["rows"], model.state
+    wrong = [p for p in sorted({*rows, *model.rows}) if rows.get(p) != model.rows.get(p)]
+    parts = [f"{name} {state[name]} for {own[name]}" for name in state if name != "rows" and state[name] != own[name]]
+    return f"{len(wrong)} rows differ ({[(p, rows.get(p), model.rows.get(p)) for p in wrong[:3]]}), {parts}"
+
+
+def killed_at_random(folder: Path, named: bool, kills: int) -> None:
+    rng = np.random.default_rng(kills + named)
+    path = str(folder / "t.adb")
+    model = first_model(named, rng)
+    faults.create(path, list(model.rows.values()))
+    inside = 0
+    for _ in range(kills):
+        changes: list[Change] = []
+        models = [model]
+        for kind in rng.permutation(KINDS):
+            change, model = draw(models[-1], rng, str(kind))
+            changes.append(change)
+            models.append(model)
+        end = run(path, changes, after=float(rng.uniform(0, 0.3)))
+        inside += end.inside
+        model = survived(path, models[end.ended], models[min(end.ended + 1, len(changes))], rng)
+    assert inside > kills / 2, "most kills fell between changes: the test tests little"
+    assert_nothing_is_left_beside(path)
+
+
+@NAMED
+def test_a_process_killed_at_random_leaves_the_old_version_or_the_new(tmp_path, named):
+    killed_at_random(tmp_path, named, kills=6)
+
+
+@pytest.mark.slow
+@NAMED
+def test_250_processes_killed_at_random_leave_the_old_version_or_the_new(tmp_path, named):
+    killed_at_random(tmp_path, named, kills=250)
+
+
+def stopped_at_steps(folder: Path, named: bool, kind: str, steps: range) -> None:
+    """Stop a change of this kind at each of these steps, and go on from what is left."""
+    rng = np.random.default_rng(KINDS.index(kind))
+    path = str(folder / "t.adb")
+    model = first_model(named, rng)
+    faults.create(path, list(model.rows.values()))
+    for first in ("tag", "append", "append", "delete"):
+        change, model = draw(model, rng, first)
+        faults.make(ad.Database.open(path), change)
+    old = new = 0
+    for step in steps:
+        while True:
+            change, after = draw(model, rng, kind)
+            if change.kind == kind:
+                break
+            model = after
+            faults.make(ad.Database.open(path), change)
+        end = run(path, [change], step=step)
+        found = survived(path, model, after, rng)
+        old, new = old + (found is model), new + (found is after)
+        model = found
+        if not end.killed:
+            assert found is after
+            break
+    else:
+        assert steps.stop < MOST_STEPS, "the change never ends"
+    assert old or kind in ("compact",), "no step came before the commit"
+    assert new, "no step came after the commit"
+
+
+@pytest.mark.slow
+@NAMED
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopped_at_every_step_of_a_change(tmp_path, named, kind):
+    stopped_at_steps(tmp_path, named, kind, range(1, MOST_STEPS))
+
+
+@pytest.mark.parametrize("kind", ["append", "upsert"])
+def test_stopped_at_some_steps_of_a_change(tmp_path, kind):
+    stopped_at_steps(tmp_path, kind == "append", kind, range(2, 40, 11))
+
+
+def assert_nothing_is_left_beside(path: str) -> None:
+    """What killed processes left behind goes when old versions do, at the latest a week later."""
+    for place, _, names in os.walk(path):
+        for name in names:
+            long_ago = os.stat(os.path.join(place, name)).st_mtime - 30 * 86400
+            os.utime(os.path.join(place, name), (long_ago, long_ago))
+    db = ad.Database.open(path)
+    rows = len(db)
+    db.compact(keep=timedelta(0))
+    used: set[str] = set()
+    for version in ad.Database.open(path).versions().index:  # the newest and those with tags
+        kept = ad.Database.open(path, version=version)
+        used |= {file for fragment in kept._source.fragments for file, _ in fragment.files}
+    assert len(ad.Database.open(path)) == rows
+    assert set(os.listdir(os.path.join(path, "data"))) == used
+
+
+# --- creation ---------------------------------------------------------------------------------------------------------
+
+
+def created_and_stopped(folder: Path, named: bool, **how: float | int) -> bool:
+    """Whether a killed creation left a table. A second creation must work where it did not, and clear up."""
+    rng = np.random.default_rng(7)
+    path = str(folder / "new.adb")
+    model = first_model(named, rng, 50)
+    rows = list(model.rows.values())
+    run(path, [Change("create", {"rows": rows})], **how)
+    there = os.path.exists(path)
+    if there:
+        with pytest.raises(ad.InputError, match="exists already"):
+            faults.create(path, rows)
+    else:
+        faults.create(path, rows)
+    assert state_of(path) == model.state
+    faults.check_answers(path, model, model, rng)
+    shutil.rmtree(path)
+    return there
+
+
+@NAMED
+def test_a_killed_creation_leaves_no_table_or_a_whole_one(tmp_path, named):
+    found = [created_and_stopped(tmp_path, named, step=step) for step in (1, 4, 9, 60)]
+    found += [created_and_stopped(tmp_path, named, after=after) for after in (0.02, 0.1)]
+    assert True in found and False in found
+
+
+@pytest.mark.slow
+@NAMED
+def test_a_creation_stopped_at_every_step_leaves_no_table_or_a_whole_one(tmp_path, named):
+    found = [created_and_stopped(tmp_path, named, step=step) for step in range(1, 120, 1)]
+    assert found == sorted(found) and True in found and False in found
+    faults.create(str(tmp_path / "new.adb"), list(first_model(named, np.random.default_rng(7)).rows.values()))
+    assert os.listdir(tmp_path) == ["new.adb"]
