@@ -10,13 +10,12 @@ import shutil
 from datetime import timedelta
 from pathlib import Path
 
+import faults
 import numpy as np
 import pytest
+from faults import KINDS, Change, Model, draw, first_model, run, state_of
 
 import attendb as ad
-
-import faults
-from faults import KINDS, Change, Model, draw, first_model, run, state_of
 
 NAMED = pytest.mark.parametrize("named", [False, True], ids=["positions", "ids"])
 MOST_STEPS = 200  # of one change
@@ -126,6 +125,74 @@ def assert_nothing_is_left_beside(path: str) -> None:
         used |= {file for fragment in kept._source.fragments for file, _ in fragment.files}
     assert len(ad.Database.open(path)) == rows
     assert set(os.listdir(os.path.join(path, "data"))) == used
+
+
+@NAMED
+@pytest.mark.parametrize("kind", ["append", "upsert", "compact"])
+def test_killed_in_the_middle_of_a_file(tmp_path, named, kind):
+    """The process dies where a file grows beyond a size: data, indexes, transactions and manifests alike."""
+    rng = np.random.default_rng(3)
+    path = str(tmp_path / "t.adb")
+    model = first_model(named, rng)
+    faults.create(path, list(model.rows.values()))
+    change, model = draw(model, rng, "append")
+    faults.make(ad.Database.open(path), change)
+    old = 0
+    for size in (0, 1, 100, 700, 1500, 3000, 5000, 1 << 20):
+        change, after = draw(model, rng, kind)
+        end = run(path, [change], size=size)
+        found = survived(path, model, after, rng)
+        assert end.killed or found is after
+        old += end.killed
+        model = found
+    assert old and not end.killed
+
+
+def test_a_change_is_on_the_disk_before_it_returns(tmp_path, monkeypatch):
+    """Every file that a version names is synced, and the data before the manifest that names it is there."""
+    path = str(tmp_path / "t.adb")
+    synced: dict[str, int] = {}
+    real = os.fsync
+
+    def noted(file: int) -> None:
+        place = os.readlink(f"/proc/self/fd/{file}")
+        synced[os.path.relpath(place, path)] = manifests_of(path)
+        real(file)
+
+    rng = np.random.default_rng(0)
+    model = first_model(True, rng)
+    rows = list(model.rows.values())
+    monkeypatch.setattr(os, "fsync", noted)
+    faults.create(path, rows)
+    new = "../" + next(place for place in synced if place.startswith("../.t.adb.new-")).split("/")[1]
+    assert {os.path.relpath(os.path.join(path, x), path) for x in files_of(path)} <= {
+        os.path.relpath(place, new) for place in synced
+    }
+    assert ".." in synced
+    for kind in ("append", "upsert", "delete", "update", "add_column", "append", "compact", "restore"):
+        synced.clear()
+        before, count = files_of(path), manifests_of(path)
+        if kind == "restore":
+            ad.Database.open(path).restore(2)
+        else:
+            change, model = draw(model, rng, kind)
+            faults.make(ad.Database.open(path), change)
+        made = files_of(path) - before
+        assert made <= set(synced), f"{kind} did not sync {made - set(synced)}"
+        assert "_versions" in synced
+        late = {x for x in made if x.startswith(("data", "_deletions")) and synced[x] > count}
+        assert not late or kind == "compact", f"{kind} synced {late} after the manifest was there"
+
+
+def files_of(path: str) -> set[str]:
+    """The files of a table that its versions are read from."""
+    wanted = ("data", "_deletions", "_indices", "_versions")
+    found = [os.path.relpath(os.path.join(place, x), path) for place, _, names in os.walk(path) for x in names]
+    return {x for x in found if x.startswith(wanted) and not x.endswith(".json")}
+
+
+def manifests_of(path: str) -> int:
+    return len(list(Path(path, "_versions").glob("*.manifest")))
 
 
 # --- creation ---------------------------------------------------------------------------------------------------------
