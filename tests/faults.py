@@ -18,6 +18,7 @@ import signal
 import time
 import traceback
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -77,7 +78,7 @@ class Model:
 
         return replace(self, rows={p: changed(row) for p, row in self.rows.items()})
 
-    def _compact(self) -> Model:
+    def _compact(self, keep: timedelta | None) -> Model:
         return self
 
     def _add_column(self, name: str) -> Model:
@@ -157,6 +158,8 @@ def draw(model: Model, rng: np.random.Generator, kind: str) -> tuple[Change, Mod
         options = {"name": f"added{serial}"}
     elif kind == "save_score":
         options = {"name": "learned", "bandwidth": float(rng.integers(1, 1000))}
+    elif kind == "compact":
+        options = {"keep": timedelta(0) if rng.random() < 0.3 else None}
     elif kind == "tag" or kind == "restore" and not model.tags:
         kind, options = "tag", {"name": f"t{serial}"}
         if len(model.tags) >= MOST_TAGS:
@@ -202,7 +205,7 @@ def make(db: Any, change: Change) -> None:
     elif change.kind == "save_score":
         db.save_score(options["name"], ad.Gaussian(options["bandwidth"]))
     elif change.kind == "compact":
-        db.compact()
+        db.compact(options["keep"])
     else:
         getattr(db, change.kind)(options["name"])
 

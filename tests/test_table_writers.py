@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import faults
@@ -364,3 +365,22 @@ def test_a_handle_reads_its_version_while_others_change_the_table(tmp_path):
     assert sum(len(block.positions) for block in blocks) == 100
     assert db.to_pandas().equals(before) and db.lookup(50.0) == 500.0 and len(db.get([50])) == 1
     assert db.refresh() == other.version and len(db) == 22
+
+
+def test_a_handle_at_a_version_that_was_removed_says_so(tmp_path):
+    db = created(tmp_path / "t.adb", range(100))
+    pinned = ad.Database.open(tmp_path / "t.adb", version=db.version)
+    other: Any = ad.Database.open(tmp_path / "t.adb")
+    other.delete("x > 20")
+    other.compact(timedelta(0))
+    for handle, fix in ((db, "refresh()"), (pinned, "open")):
+        for ask in (
+            lambda handle: handle.to_pandas(),
+            lambda handle: handle.attend([1.0]),
+            lambda handle: handle.lookup(2.0),
+            lambda handle: handle.get([2]),
+        ):
+            with pytest.raises(ad.StorageError, match=f"version {pinned.version} .*removed") as error:
+                ask(handle)
+            assert fix in str(error.value)
+    assert db.refresh() == other.version and db.to_pandas().equals(other.to_pandas())
