@@ -1,0 +1,223 @@
+"""What `query` asks: a stored table, or the rows of a file, held in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ..errors import InputError, MissingValueError
+from .files import is_stored, open_stored, read_file
+from .kinds import as_data, find_columns, kind_of, missing
+from .printing import shell_word
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from ..database import Database
+
+ID = "id"
+
+
+class Asked(Protocol):
+    """Rows that can be asked, and how their columns are called."""
+
+    @property
+    def name(self) -> str:
+        """As it was typed."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[str, pyarrow.DataType]:
+        """All columns."""
+        ...
+
+    @property
+    def keys(self) -> tuple[str, ...] | None:
+        """The key columns, where the table has decided them."""
+        ...
+
+    @property
+    def values(self) -> tuple[str, ...] | None:
+        """The value columns, where the table has decided them."""
+        ...
+
+    @property
+    def saved_scores(self) -> Sequence[str]:
+        """Names of scores that are stored with the rows."""
+        ...
+
+    def saved_score(self, name: str) -> Any:
+        """One of them."""
+        ...
+
+    def database(self, keys: Sequence[str], values: Sequence[str], where: str | None) -> tuple[Database, str | None]:
+        """The table to ask, and the condition that is left to give it."""
+        ...
+
+    def rows(self, positions: np.ndarray) -> list[dict[str, Any]]:
+        """All columns of the rows at these positions, which may repeat."""
+        ...
+
+    def example(self) -> dict[str, Any]:
+        """The first row, empty where there is none."""
+        ...
+
+
+def open_asked(path: str, version: str | None, options: Mapping[str, Any]) -> Asked:
+    """A stored table by its folder, everything else as a file. ``options`` say how a file is read."""
+    if is_stored(path):
+        return _Stored(path, version)
+    if version is not None:
+        raise InputError(f"{path} is a file, which has no versions: leave --version out, or store it: attendb create")
+    return _File(path, read_file(path, options))
+
+
+class _Stored:
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+
+    def __init__(self, path: str, version: str | None):
+        self.name = path
+        self._database = open_stored(path, version)
+        self.columns = {column["name"]: column["type"] for column in self._database.info()["columns"]}
+        self.keys = tuple(self._database.columns["keys"])
+        self.values = tuple(self._database.columns["values"])
+
+    @property
+    def saved_scores(self) -> Sequence[str]:
+        return tuple(self._database.scores)
+
+    def saved_score(self, name: str) -> Any:
+        return self._database.score(name)
+
+    def database(self, keys: Sequence[str], values: Sequence[str], where: str | None) -> tuple[Database, str | None]:
+        return self._database, where
+
+    def rows(self, positions: np.ndarray) -> list[dict[str, Any]]:
+        return self._database.rows(positions).to_dict("records")
+
+    def example(self) -> dict[str, Any]:
+        first = self._database._source.positions[:1].numpy()
+        return self.rows(first)[0] if len(first) else {}
+
+
+class _File:
+    keys = None
+    values = None
+    saved_scores: Sequence[str] = ()
+
+    def __init__(self, path: str, table: pyarrow.Table):
+        self.name = path
+        self._table = table
+        self.columns = {field.name: field.type for field in table.schema}
+        self._ids = _ids(table)
+
+    def saved_score(self, name: str) -> Any:
+        raise InputError(f"{self.name} is a file, which has no saved scores: name one that is built in, not {name!r}")
+
+    def database(self, keys: Sequence[str], values: Sequence[str], where: str | None) -> tuple[Database, str | None]:
+        from ..database import Database
+
+        find_columns([*keys, *values], list(self.columns), self.name)
+        if ID in (*keys, *values):
+            raise InputError(f"{self.name}: the column {ID!r} names the rows, so it is no key and no value: rename it")
+        table, ids = self._table, self._ids
+        if where is not None:
+            kept = self._where(where)
+            table, ids = table.filter(kept), ids[kept]
+            if not len(table):
+                raise InputError(f"no row of {self.name} satisfies {where!r}: {len(self._table):,} rows were looked at")
+        _refuse_missing(self.name, table, [*keys, *values], where)
+        sides = (
+            {name: as_data(table[name], f"{role} column {name!r}") for name in names}
+            for role, names in (("key", keys), ("value", values))
+        )
+        return Database(*sides, ids=ids), None
+
+    def rows(self, positions: np.ndarray) -> list[dict[str, Any]]:
+        order = np.argsort(self._ids, kind="stable")
+        at = order[np.searchsorted(self._ids, positions, sorter=order)]
+        others = [name for name in self.columns if name != ID]
+        found = self._table.select(others).take(at).to_pylist()
+        return [{ID: int(position), **row} for position, row in zip(positions, found, strict=True)]
+
+    def example(self) -> dict[str, Any]:
+        return next(iter(self._table.slice(0, 1).to_pylist()), {})
+
+    def _where(self, text: str) -> np.ndarray:
+        """Which rows satisfy a condition over all columns of the file."""
+        return filter_rows(self._table, self._ids, text)
+
+
+def _ids(table: pyarrow.Table) -> np.ndarray:
+    """The column ``id`` where it can name rows, else 0 … m − 1."""
+    from pyarrow import types
+
+    plain = np.arange(len(table), dtype=np.int64)
+    if ID not in table.column_names or not types.is_integer(table[ID].type) or table[ID].null_count:
+        return plain
+    ids = table[ID].to_numpy()
+    good = len(ids) == len(np.unique(ids)) and (not len(ids) or 0 <= int(ids.min()) and int(ids.max()) < 2**63 - 1)
+    return ids.astype(np.int64) if good else plain
+
+
+def filter_rows(table: pyarrow.Table, ids: np.ndarray, text: str) -> np.ndarray:
+    """Which rows (m,) satisfy a condition in SQL over all columns; the meaning is that of a `Database`."""
+    from ..sources.base import Column, Schema, Side
+    from ..sources.filter import select
+    from ..sources.rows import read_column
+
+    names = [name for name in table.column_names if name.lower() != ID]
+    usable = [name for name in names if kind_of(table[name].type) != "other"]
+    if (
+        ID in table.column_names
+        and re.search(r"\bid\b", text, re.IGNORECASE)
+        and not np.array_equal(ids, np.asarray(table[ID].to_pylist(), dtype=object))
+    ):
+        raise InputError(
+            f"the filter {text!r} names id, but the column 'id' has not a whole number for each row: rename it"
+        )
+    rows = _Columns({name: table[name] for name in usable}, read_column)
+    columns = tuple(Column(name, "text" if kind_of(table[name].type) == "text" else "numbers") for name in usable)
+    return select(text, ids, Schema(Side("keys", columns, True), Side("values", (), True)), rows)  # type: ignore[arg-type]
+
+
+class _Columns(dict[str, Any]):
+    """Columns that are read when they are first looked at."""
+
+    def __init__(self, columns: Mapping[str, Any], read: Any):
+        super().__init__(columns)
+        self._read = read
+        self._done: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._done:
+            column = super().__getitem__(name)
+            self._done[name] = self._read(as_data(column, f"column {name!r}"), f"column {name!r}")
+        return self._done[name]
+
+
+def _refuse_missing(name: str, table: pyarrow.Table, columns: Sequence[str], where: str | None) -> None:
+    """One sentence that says how many cells are missing, and the condition that leaves those rows out."""
+    gaps = {column: missing(table[column]) for column in columns}
+    lacking = {column: int(gap.sum()) for column, gap in gaps.items() if gap.any()}
+    if not lacking:
+        return
+    rows = np.zeros(len(table), dtype=bool)
+    for column in lacking:
+        rows |= gaps[column]
+    counts = ", ".join(f"{column} in {n:,}" for column, n in lacking.items())
+    condition = " AND ".join(f"{_sql_name(column)} IS NOT NULL" for column in lacking)
+    if where is not None:
+        condition = f"({where}) AND {condition}"
+    raise MissingValueError(
+        f"{name} has {int(rows.sum()):,} of {len(table):,} rows with a missing value ({counts}): fill them in, or "
+        f"leave those rows out with --where {shell_word(condition)}"
+    )
+
+
+def _sql_name(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
