@@ -39,6 +39,10 @@ def read_file(path: str, options: Mapping[str, Any]) -> pyarrow.Table:
     import pyarrow.csv
     import pyarrow.parquet
 
+    if place.suffix == ".jsonl":
+        import pyarrow.json
+
+        return pyarrow.json.read_json(path)
     return pyarrow.parquet.read_table(path) if place.suffix == ".parquet" else pyarrow.csv.read_csv(path)
 
 

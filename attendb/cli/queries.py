@@ -35,9 +35,7 @@ def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, opti
     pairs = [text for text in at if "=" in text and (text.split("=")[0] in columns or not Path(text).exists())]
     files = [text for text in at if text not in pairs]
     if pairs and files:
-        raise InputError(
-            f"queries come from name=number pairs or from a file, not both: got {pairs[0]!r} and {files[0]!r}"
-        )
+        raise InputError(f"queries are name=number pairs or a file, not both: got {pairs[0]!r} and {files[0]!r}")
     if len(files) > 1:
         raise InputError(f"queries come from one file, got {files[0]!r} and {files[1]!r}: ask twice, or join the files")
     if not files:
@@ -57,7 +55,9 @@ def _one_query(pairs: Sequence[str], columns: Mapping[str, Any], table: str) -> 
     split = [text.partition("=") for text in pairs]
     names = [name for name, _, _ in split]
     find_columns(names, list(columns), table)
-    return pa.table({name: [_value(name, text, columns[name])] for name, _, text in split})
+    cells = {name: _value(name, text, columns[name]) for name, _, text in split}
+    vectors = {name: pa.list_(pa.float64(), len(x)) for name, x in cells.items() if isinstance(x, list)}
+    return pa.table({name: pa.array([x], vectors.get(name)) for name, x in cells.items()})
 
 
 def _value(name: str, text: str, kind: pyarrow.DataType) -> Any:

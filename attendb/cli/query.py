@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..answer import Top
 from ..errors import InputError
 from . import options as o
 from .answers import Answers, print_as_json, print_words, rows_of, write_answers
@@ -184,21 +185,26 @@ def _ask(
         answer = database.attend(
             columns, values=group, score=chosen.score, weighting=chosen.weighting, top=top, **options
         )
-        answers.values.update(_split(answer.value, group, kinds))
+        answers.values.update(_split(_array(answer.value), group, kinds))
         first = answer if first is None else first
     assert first is not None  # there is a value column
     answers.values = {name: answers.values[name] for name in answers.names}
-    answers.empty = np.asarray(first.empty)
-    answers.error_bound = first.error_bound if numbers else None
-    best = first.top
+    answers.empty = _array(first.empty)
+    answers.error_bound = None if first.error_bound is None or not numbers else _array(first.error_bound)
+    best = None if first.top is None else Top(*map(_array, first.top))
     if chosen.one_row and best is not None:
         _whole_numbers(asked, answers, best.positions[:, 0])
     if explain and best is not None:
-        positions = np.asarray(best.positions)[:, :explain]
+        positions = best.positions[:, :explain]
         answers.weights, answers.captured = best.weights, best.captured
         answers.rows = rows_of(asked.rows(positions[positions >= 0]), positions)
     if heatmap is not None:
         _draw(first, heatmap)
+
+
+def _array(x: Any) -> np.ndarray:
+    """An answer of the library, which is a tensor where text asks for numbers."""
+    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
 
 
 def _split(value: Any, names: list[str], kinds: dict[str, str]) -> dict[str, Any]:
