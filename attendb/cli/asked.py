@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import InputError, MissingValueError
-from .files import is_stored, open_stored, read_file
+from .files import Reading, is_stored, open_stored, read_file
 from .kinds import as_data, find_columns, kind_of, missing
 from .printing import shell_word
 
@@ -66,13 +66,13 @@ class Asked(Protocol):
         ...
 
 
-def open_asked(path: str, version: str | None, options: Mapping[str, Any]) -> Asked:
-    """A stored table by its folder, everything else as a file. ``options`` say how a file is read."""
+def open_asked(path: str, version: str | None, reading: Reading) -> Asked:
+    """A stored table by its folder, everything else as a file."""
     if is_stored(path):
         return _Stored(path, version)
     if version is not None:
         raise InputError(f"{path} is a file, which has no versions: leave --version out, or store it: attendb create")
-    return _File(path, read_file(path, options))
+    return _File(path, read_file(path, reading))
 
 
 class _Stored:

@@ -35,7 +35,7 @@ Key: TypeAlias = Annotated[
 ]
 Value: TypeAlias = Annotated[Texts, _option("A column to answer; repeat it.", "COLUMN")]
 IdColumn: TypeAlias = Annotated[
-    Text, _option("The column of whole numbers or text that names the rows. Default: numbers from 0.", "COLUMN")
+    Text, _option("The column of whole numbers or text that names the rows. Default: numbers from 0.", "COLUMN", "--id")
 ]
 Where: TypeAlias = Annotated[Text, _option("Only these rows: a condition in SQL, such as 'output > 450'.", "CONDITION")]
 AtVersion: TypeAlias = Annotated[Text, _option("A number or a tag: the table as it was then.", "VERSION")]
@@ -73,4 +73,24 @@ AnswersOut: TypeAlias = Annotated[Text, _option("Write queries and answers to .c
 Heatmap: TypeAlias = Annotated[Text, _option("Draw the weights to .png, .svg or .pdf.", "FILE")]
 Tolerance: TypeAlias = Annotated[
     float | None, _option("Accepted error, as a share of the range of the values. Default: exact.", "NUMBER")
+]
+TableOut: TypeAlias = Annotated[str, typer.Option("--out", metavar="TABLE", help="The new table: a folder, made here.")]
+OldVersion: TypeAlias = Annotated[str, typer.Argument(metavar="VERSION", help="A number or a tag (attendb versions).")]
+Ids: TypeAlias = Annotated[Texts, _option("The id of a row; repeat it.", "ID", "--id")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say how many rows it would be.")]
+Columns: TypeAlias = Annotated[Texts, _option("A column to write; repeat it. Default: all.", "COLUMN", "--column")]
+ExportOut: TypeAlias = Annotated[
+    str, typer.Argument(metavar="FILE", help="Where the rows go: .csv, .tsv, .parquet or .jsonl; - is stdout, as CSV.")
+]
+Delimiter: TypeAlias = Annotated[
+    Text, _option("Between the cells of a text file, or tab. Default: the one that cuts all rows alike.", "CHARACTER")
+]
+Decimal: TypeAlias = Annotated[Text, _option("The decimal mark of a text file: . or , (default: found out).", "MARK")]
+Encoding: TypeAlias = Annotated[Text, _option("Of a text file, such as cp1252. Default: UTF-8.", "NAME")]
+Types: TypeAlias = Annotated[
+    Texts,
+    _option("The type of a column: text, float64, date, …; repeat it. Default: found out.", "COLUMN=TYPE", "--type"),
+]
+Sql: TypeAlias = Annotated[
+    Text, _option("A query to the database whose URI stands in the place of the file: sqlite:///plant.db.", "SELECT")
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, KindError, MissingValueError
-from .files import no_such_file, read_file
+from .files import Reading, no_such_file, read_file
 from .kinds import as_data, find_columns, kind_of, missing
 from .printing import listed
 from .scoring import number
@@ -30,7 +30,7 @@ class Queries:
     single: bool  # from name=number pairs: one query, whatever there is
 
 
-def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, options: Mapping[str, Any]) -> Queries:
+def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, reading: Reading) -> Queries:
     """The queries of ``--at``, over columns that the table has. InputError where there are none, or both kinds."""
     pairs = [text for text in at if "=" in text and (text.split("=")[0] in columns or not Path(text).exists())]
     files = [text for text in at if text not in pairs]
@@ -41,12 +41,12 @@ def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, opti
     if not files:
         return Queries(_one_query(pairs, columns, table), "--at", single=True)
     if files[0] == "-":
-        return Queries(_from_stdin(options), "stdin", single=False)
+        return Queries(_from_stdin(reading), "stdin", single=False)
     if not Path(files[0]).exists() and files[0] in columns:
         raise InputError(f"--at {files[0]} names a column: give its number too, as in --at {files[0]}=1.5")
     if not Path(files[0]).exists():
         raise InputError(no_such_file(files[0]) + "; a query in place is name=number")
-    return Queries(read_file(files[0], options), files[0], single=False)
+    return Queries(read_file(files[0], reading), files[0], single=False)
 
 
 def _one_query(pairs: Sequence[str], columns: Mapping[str, Any], table: str) -> pyarrow.Table:
@@ -72,7 +72,7 @@ def _value(name: str, text: str, kind: pyarrow.DataType) -> Any:
     return number(text, f"--at {name}")
 
 
-def _from_stdin(options: Mapping[str, Any]) -> pyarrow.Table:
+def _from_stdin(reading: Reading) -> pyarrow.Table:
     """A CSV with a line of names, or JSON Lines."""
     with tempfile.TemporaryDirectory(prefix="attendb-") as folder:
         start = sys.stdin.buffer.read(1)
@@ -80,7 +80,7 @@ def _from_stdin(options: Mapping[str, Any]) -> pyarrow.Table:
         with path.open("wb") as file:
             file.write(start)
             shutil.copyfileobj(sys.stdin.buffer, file)
-        return read_file(str(path), options)
+        return read_file(str(path), reading)
 
 
 def key_columns(queries: Queries, keys: Sequence[str], columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from . import options as o
 from .answers import Answers, print_as_json, print_words, rows_of, write_answers
 from .app import app, examples
 from .asked import ID, Asked, open_asked
+from .files import Reading
 from .kinds import find_columns, is_measure, kind_of
 from .printing import listed, note, shell_word
 from .queries import Queries, key_columns, read_queries
@@ -46,6 +47,10 @@ def query(
     heatmap: o.Heatmap = None,
     tol: o.Tolerance = None,
     version: o.AtVersion = None,
+    delimiter: o.Delimiter = None,
+    decimal: o.Decimal = None,
+    encoding: o.Encoding = None,
+    types: o.Types = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Answer queries from a stored table, or straight from a file.
@@ -56,10 +61,11 @@ def query(
     for path, ends, option in ((out, TABLES, "--out"), (heatmap, PICTURES, "--heatmap")):
         if path is not None:
             check_writable(path, ends, option, not_over=[table, *words])
-    asked = open_asked(table, version, {})
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()))
+    asked = open_asked(table, version, reading)
     if not words:
         raise InputError(_what_to_ask(asked, key, value))
-    queries = read_queries(words, asked.columns, table, {})
+    queries = read_queries(words, asked.columns, table, reading)
     values = _values(asked, value)
     keys = _keys(asked, key, values, queries)
     columns = key_columns(queries, keys, asked.columns)
