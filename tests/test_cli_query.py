@@ -305,11 +305,11 @@ def test_outputs_are_refused_before_the_work():
     base = ("query", "plant.csv", *AT)
     Path("folder.csv").mkdir()
     for words, message in [
-        (["--out", "answers.txt"], "end the name in .csv, .parquet, .jsonl"),
+        (["--out", "answers.txt"], "answers.txt cannot be written: end its name in .csv, "),
         (["--out", "nowhere/answers.csv"], "there is no folder nowhere"),
         (["--out", "folder.csv"], "is a folder"),
-        (["--out", "plant.csv"], "is a file that is read"),
-        (["--heatmap", "weights.txt"], "end the name in .png, .svg, .pdf"),
+        (["--out", "plant.csv"], "it is read"),
+        (["--heatmap", "weights.txt"], "end its name in .png, .svg, .pdf"),
     ]:
         refused(invoke(*base, *words), message)
     refused(invoke("query", "plant.csv", "--value", "output", "--at", "queries.csv", "--out", "queries.csv"), "is read")

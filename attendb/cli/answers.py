@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import InputError
 from .printing import aligned, cell, note, print_json, result
 from .queries import Queries
-from .writing import write_table
+from .writing import write_rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -105,7 +105,7 @@ def _as_dict(answers: Answers, i: int, query: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-def write_answers(answers: Answers, path: str) -> None:
+def write_answers(answers: Answers, path: str, *, overwrite: bool) -> None:
     """The columns of the queries, then the answers: CSV, Parquet or JSON Lines by the end of the name."""
     import pyarrow as pa
 
@@ -117,7 +117,7 @@ def write_answers(answers: Answers, path: str) -> None:
         if name in table.column_names:
             raise InputError(f"{answers.queries.name} has a column {name!r}, the name of an answer: rename it")
         table = table.append_column(name, _arrow(x, answers.empty, pa))
-    write_table(table, path)
+    write_rows(table.to_batches(), table.schema, path, overwrite=overwrite)
     note(f"{path}: {len(table):,} answers beside their queries")
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from ..errors import AttendbError
-from .printing import printable
+from .printing import note, printable
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
@@ -24,7 +25,9 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = lambda message, *_: note(f"warning: {message}")
+                result = super().invoke(ctx)
             sys.stdout.flush()  # a pipe that closed is found out here, and not while Python shuts down
             return result
         except BrokenPipeError:

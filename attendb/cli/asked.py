@@ -10,15 +10,14 @@ import numpy as np
 
 from ..errors import InputError, MissingValueError
 from .files import Reading, is_stored, open_stored, read_file
-from .kinds import as_data, find_columns, kind_of, missing
+from .kinds import as_data, find_columns, missing
 from .printing import shell_word
+from .rows import ID, filter_rows, stored_columns, stored_rows
 
 if TYPE_CHECKING:
     import pyarrow
 
     from ..database import Database
-
-ID = "id"
 
 
 class Asked(Protocol):
@@ -82,7 +81,8 @@ class _Stored:
     def __init__(self, path: str, version: str | None):
         self.name = path
         self._database = open_stored(path, version)
-        self.columns = {column["name"]: column["type"] for column in self._database.info()["columns"]}
+        self._id = self._database.info()["id"]
+        self.columns = stored_columns(self._database)
         self.keys = tuple(self._database.columns["keys"])
         self.values = tuple(self._database.columns["values"])
 
@@ -97,7 +97,10 @@ class _Stored:
         return self._database, where
 
     def rows(self, positions: np.ndarray) -> list[dict[str, Any]]:
-        return self._database.rows(positions).to_dict("records")
+        found = stored_rows(self._database, positions).to_pylist()
+        own = self._id
+        named = positions.tolist() if own is None else [row.pop(own) for row in found]
+        return [{ID: name, **row} for name, row in zip(named, found, strict=True)]
 
     def example(self) -> dict[str, Any]:
         first = self._database._source.positions[:1].numpy()
@@ -126,7 +129,7 @@ class _File:
             raise InputError(f"{self.name}: the column {ID!r} names the rows, so it is no key and no value: rename it")
         table, ids = self._table, self._ids
         if where is not None:
-            kept = self._where(where)
+            kept = filter_rows(self._table, where, self.name)
             table, ids = table.filter(kept), ids[kept]
             if not len(table):
                 raise InputError(f"no row of {self.name} satisfies {where!r}: {len(self._table):,} rows were looked at")
@@ -147,10 +150,6 @@ class _File:
     def example(self) -> dict[str, Any]:
         return next(iter(self._table.slice(0, 1).to_pylist()), {})
 
-    def _where(self, text: str) -> np.ndarray:
-        """Which rows satisfy a condition over all columns of the file."""
-        return filter_rows(self._table, self._ids, text)
-
 
 def _ids(table: pyarrow.Table) -> np.ndarray:
     """The column ``id`` where it can name rows, else 0 … m − 1."""
@@ -162,42 +161,6 @@ def _ids(table: pyarrow.Table) -> np.ndarray:
     ids = table[ID].to_numpy()
     good = len(ids) == len(np.unique(ids)) and (not len(ids) or 0 <= int(ids.min()) and int(ids.max()) < 2**63 - 1)
     return ids.astype(np.int64) if good else plain
-
-
-def filter_rows(table: pyarrow.Table, ids: np.ndarray, text: str) -> np.ndarray:
-    """Which rows (m,) satisfy a condition in SQL over all columns; the meaning is that of a `Database`."""
-    from ..sources.base import Column, Schema, Side
-    from ..sources.filter import select
-    from ..sources.rows import read_column
-
-    names = [name for name in table.column_names if name.lower() != ID]
-    usable = [name for name in names if kind_of(table[name].type) != "other"]
-    if (
-        ID in table.column_names
-        and re.search(r"\bid\b", text, re.IGNORECASE)
-        and not np.array_equal(ids, np.asarray(table[ID].to_pylist(), dtype=object))
-    ):
-        raise InputError(
-            f"the filter {text!r} names id, but the column 'id' has not a whole number for each row: rename it"
-        )
-    rows = _Columns({name: table[name] for name in usable}, read_column)
-    columns = tuple(Column(name, "text" if kind_of(table[name].type) == "text" else "numbers") for name in usable)
-    return select(text, ids, Schema(Side("keys", columns, True), Side("values", (), True)), rows)  # type: ignore[arg-type]
-
-
-class _Columns(dict[str, Any]):
-    """Columns that are read when they are first looked at."""
-
-    def __init__(self, columns: Mapping[str, Any], read: Any):
-        super().__init__(columns)
-        self._read = read
-        self._done: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._done:
-            column = super().__getitem__(name)
-            self._done[name] = self._read(as_data(column, f"column {name!r}"), f"column {name!r}")
-        return self._done[name]
 
 
 def _refuse_missing(name: str, table: pyarrow.Table, columns: Sequence[str], where: str | None) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from . import options as o
 from .app import app, examples
-from .asked import ID
 from .files import Reading, open_files, open_stored
 from .kinds import find_columns, is_measure, kind_of
-from .printing import cell, listed, note, print_json, progress, result, shell_word
+from .printing import aligned, listed, note, print_json, progress, result, shell_word
+from .rows import ID, stored_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -72,9 +73,10 @@ def append(
 ) -> None:
     """Add the rows of files to a table. Columns are matched by name; an id that exists is an error."""
     reading = Reading(delimiter, decimal, encoding, tuple(types or ()), sql)
-    with open_stored(table) as database, progress("reading") as advance:
+    database = open_stored(table)
+    with progress("reading") as advance:
         added = len(database.append(open_files(files, reading, advance)))
-        _tell(table, database, f"{added:,} rows added", {"added": added, "rows": len(database)}, as_json)
+    _tell(table, database, f"{added:,} rows added", {"added": added, "rows": len(database)}, as_json)
 
 
 @app.command(
@@ -97,13 +99,14 @@ def upsert(
     A row replaces the one with the same id, or, where the table has no id column, the one with the equal key.
     """
     reading = Reading(delimiter, decimal, encoding, tuple(types or ()), sql)
-    with open_stored(table) as database, progress("reading") as advance:
+    database = open_stored(table)
+    with progress("reading") as advance:
         before = len(database)
         written = len(database.upsert(open_files(files, reading, advance)))
-        added = len(database) - before
-        words = f"{written - added:,} rows replaced, {added:,} added"
-        found = {"replaced": written - added, "added": added, "rows": len(database)}
-        _tell(table, database, words, found, as_json)
+    added = len(database) - before
+    words = f"{written - added:,} rows replaced, {added:,} added"
+    found = {"replaced": written - added, "added": added, "rows": len(database)}
+    _tell(table, database, words, found, as_json)
 
 
 @app.command(
@@ -126,27 +129,37 @@ def delete(
     """
     if (where is None) == (not ids):
         raise InputError(f"delete was given {'both' if ids else 'neither'} --where and --id: give one of them")
-    with open_stored(table) as database:
-        before = database.version
-        chosen = None if where is not None else [_id(text, database) for text in ids or ()]
-        if dry_run:
-            n = database.count(where) if where is not None else len(database.get(chosen))
-            words, found = f"{n:,} of {len(database):,} rows would go", {"would_delete": n}
-        else:
-            n = database.delete(where) if where is not None else database.delete(ids=chosen)
-            words, found = f"{n:,} rows deleted, {len(database):,} are left", {"deleted": n}
-        _tell(table, database, words, {**found, "rows": len(database)}, as_json)
-        if n and not dry_run and not as_json:
-            note(f"undo it: attendb restore {shell_word(table)} {before}")
+    database = open_stored(table)
+    before = database.version
+    chosen = None if where is not None else [_id(text, database) for text in ids or ()]
+    if dry_run:
+        n = int(database._source.mask(where if where is not None else _among(chosen or [])).sum())
+        words, found = f"{n:,} of {len(database):,} rows would go", {"would_delete": n}
+    else:
+        n = database.delete(where) if where is not None else database.delete(ids=chosen)
+        words, found = f"{n:,} rows deleted, {len(database):,} are left", {"deleted": n}
+    _tell(table, database, words, {**found, "rows": len(database)}, as_json)
+    if n and not dry_run and not as_json:
+        note(f"undo it: attendb restore {shell_word(table)} {before}")
 
 
 def _id(text: str, database: Any) -> int | str:
     """An id as the table holds it: a whole number, or text."""
-    if database.info()["id_type"] == "text":
+    own = database.info()["id"]
+    if own is not None and kind_of(stored_columns(database)[own]) == "text":
         return text
-    if not (text.isascii() and text.isdigit()):
+    if not re.fullmatch(r"-?\d+", text, re.ASCII):
         raise InputError(f"--id {text} is no whole number, which the ids of this table are")
     return int(text)
+
+
+def _among(ids: Sequence[int | str]) -> str:
+    """The condition that a row has one of these ids."""
+    return f"id IN ({', '.join(str(x) if isinstance(x, int) else _quoted(x) for x in ids)})"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _tell(table: str, database: Any, words: str, found: Mapping[str, Any], as_json: bool) -> None:
@@ -188,16 +201,16 @@ def roles_of(keys: Sequence[str], values: Sequence[str], name: str | None) -> di
     return {**dict.fromkeys(keys, "key"), **dict.fromkeys(values, "value"), **({name: "id"} if name else {})}
 
 
-def show_types(table: Any, roles: Mapping[str, str]) -> None:
-    """The columns on stderr, before anything is written: name, type, role, and why the type is not a plainer one."""
-    from ..importing import type_name
+def show_types(table: Any, roles: Mapping[str, str], *, say: Callable[[str], None] = note) -> None:
+    """The columns, on stderr before anything is written: name, type, what it serves as, and why it has that type."""
+    from ..importing.base import type_name
 
     names = list(table.schema.names)
     types = [type_name(field.type) for field in table.schema]
-    widths = max(map(len, map(cell, names))), max(map(len, types)), 5
-    for name, kind in zip(names, types, strict=True):
-        parts = (cell(name), kind, roles.get(name, ""))
-        words = "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True))
-        note(f"  {words}  {table.reasons.get(name, '')}".rstrip())
+    rows = [
+        (name, kind, roles.get(name, ""), table.reasons.get(name, "")) for name, kind in zip(names, types, strict=True)
+    ]
+    for line in list(aligned(["", "", "", ""], rows))[1:]:
+        say(f"  {line}")
     for text in table.notes:
-        note(f"note: {text}")
+        say(f"note: {text}")

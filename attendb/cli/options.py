@@ -80,7 +80,10 @@ Ids: TypeAlias = Annotated[Texts, _option("The id of a row; repeat it.", "ID", "
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say how many rows it would be.")]
 Columns: TypeAlias = Annotated[Texts, _option("A column to write; repeat it. Default: all.", "COLUMN", "--column")]
 ExportOut: TypeAlias = Annotated[
-    str, typer.Argument(metavar="FILE", help="Where the rows go: .csv, .tsv, .parquet or .jsonl; - is stdout, as CSV.")
+    str,
+    typer.Argument(
+        metavar="FILE", help="Where the rows go: .csv, .tsv (also .gz, .zst), .parquet, .jsonl; - is stdout."
+    ),
 ]
 Delimiter: TypeAlias = Annotated[
     Text, _option("Between the cells of a text file, or tab. Default: the one that cuts all rows alike.", "CHARACTER")
@@ -93,4 +96,9 @@ Types: TypeAlias = Annotated[
 ]
 Sql: TypeAlias = Annotated[
     Text, _option("A query to the database whose URI stands in the place of the file: sqlite:///plant.db.", "SELECT")
+]
+Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")]
+DropOlder: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--drop-older-than", min=0, metavar="DAYS", help="Remove versions that are older, for good."),
 ]

@@ -11,11 +11,12 @@ from ..errors import InputError
 from . import options as o
 from .answers import Answers, print_as_json, print_words, rows_of, write_answers
 from .app import app, examples
-from .asked import ID, Asked, open_asked
+from .asked import Asked, open_asked
 from .files import Reading
 from .kinds import find_columns, is_measure, kind_of
 from .printing import listed, note, shell_word
 from .queries import Queries, key_columns, read_queries
+from .rows import ID
 from .scoring import Chosen, choose
 from .writing import PICTURES, TABLES, check_writable, whole_file
 
@@ -44,6 +45,7 @@ def query(
     where: o.Where = None,
     explain: o.Explain = 0,
     out: o.AnswersOut = None,
+    overwrite: o.Overwrite = False,
     heatmap: o.Heatmap = None,
     tol: o.Tolerance = None,
     version: o.AtVersion = None,
@@ -58,9 +60,10 @@ def query(
     The answer to a query q is Σ α(q, k) v over the rows: their values v, weighted by how near their keys k are.
     """
     words = [*(at or []), *(more or [])]
-    for path, ends, option in ((out, TABLES, "--out"), (heatmap, PICTURES, "--heatmap")):
-        if path is not None:
-            check_writable(path, ends, option, not_over=[table, *words])
+    if out is not None:
+        check_writable(out, TABLES, inputs=[table, *words], overwrite=overwrite)
+    if heatmap is not None:
+        check_writable(heatmap, PICTURES, inputs=[table, *words])
     reading = Reading(delimiter, decimal, encoding, tuple(types or ()))
     asked = open_asked(table, version, reading)
     if not words:
@@ -81,7 +84,7 @@ def query(
     if int(answers.empty.sum()):
         note(f"{int(answers.empty.sum()):,} of {len(answers):,} queries reach no row: they have no answer")
     if out is not None:
-        write_answers(answers, out)
+        write_answers(answers, out, overwrite=overwrite)
     if as_json:
         about = {"table": table, "keys": list(keys), "values": list(values), "where": where, **chosen.words}
         print_as_json(answers, about)

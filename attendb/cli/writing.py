@@ -1,4 +1,4 @@
-"""Files that are written: whole, or not at all."""
+"""Files that are written: whole, or not at all, and none in the place of another by mistake."""
 
 from __future__ import annotations
 
@@ -15,29 +15,36 @@ from .printing import to_json
 if TYPE_CHECKING:
     import pyarrow
 
-TABLES = (".csv", ".parquet", ".jsonl")
+TABLES = (".csv", ".tsv", ".csv.gz", ".csv.zst", ".tsv.gz", ".tsv.zst", ".parquet", ".jsonl")
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def check_writable(path: str, ends: Sequence[str], option: str, *, not_over: Iterable[str] = ()) -> None:
-    """Found out before the work, not after it: the end of the name, the folder, and that no input is overwritten."""
+def check_writable(
+    path: str, ends: Sequence[str], *, inputs: Iterable[str] = (), overwrite: bool | None = None
+) -> None:
+    """Found out before the work, not after it: the end of the name, the folder, and that nothing is lost.
+
+    ``overwrite``: whether the user said so; None: pictures, which are drawn anew each time.
+    """
     place = Path(path)
-    if place.suffix.lower() not in ends:
-        raise InputError(f"{option} {path} has an unknown end: end the name in {', '.join(ends)}")
+    if not place.name.lower().endswith(tuple(ends)):
+        raise InputError(f"{path} cannot be written: end its name in {', '.join(ends)}")
     if place.is_dir():
-        raise InputError(f"{option} {path} is a folder: give the name of a file")
+        raise InputError(f"{path} cannot be written: it is a folder, give the name of a file")
     if not place.parent.is_dir():
-        raise InputError(f"{option} {path} cannot be written: there is no folder {place.parent}")
-    for other in not_over:
+        raise InputError(f"{path} cannot be written: there is no folder {place.parent}")
+    for other in inputs:
         if place.exists() and Path(other).exists() and place.samefile(other):
-            raise InputError(f"{option} {path} is a file that is read: give another name")
+            raise InputError(f"{path} cannot be written, since it is read: give another name")
+    if overwrite is False and place.exists():
+        raise InputError(f"{path} is already there: give another name, or say --overwrite")
 
 
 @contextmanager
 def whole_file(path: str) -> Iterator[Path]:
     """A name beside ``path`` to write to; it takes the place of ``path`` at the end, and goes away after an error."""
     place = Path(path)
-    beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}{place.suffix}")
+    beside = place.with_name(f".{place.name}.{secrets.token_hex(6)}{place.suffix}")
     try:
         yield beside
         os.replace(beside, place)
@@ -47,34 +54,62 @@ def whole_file(path: str) -> Iterator[Path]:
         raise
 
 
-def write_table(table: pyarrow.Table, path: str) -> None:
-    """CSV, Parquet or JSON Lines, by the end of the name."""
-    end = Path(path).suffix.lower()
-    writers: dict[str, Callable[[Any, Path], None]] = {".csv": _csv, ".parquet": _parquet, ".jsonl": _json_lines}
-    with whole_file(path) as beside:
-        writers[end](table, beside)
+def write_rows(
+    batches: Iterable[pyarrow.RecordBatch],
+    schema: pyarrow.Schema,
+    path: str,
+    *,
+    overwrite: bool = False,
+    rows: int | None = None,
+    advance: Callable[[int, int | None], None] | None = None,
+) -> int:
+    """CSV, TSV, Parquet or JSON Lines, by the end of the name; how many rows were written."""
+    from ..exporting import export
+
+    if not path.lower().endswith(".jsonl"):
+        return export(batches, schema, path, overwrite=overwrite, rows=rows, progress=advance)
+    done = 0
+    with whole_file(path) as beside, beside.open("x", encoding="utf-8") as file:
+        for batch in batches:
+            file.writelines(to_json(row) + "\n" for row in batch.to_pylist())
+            done += batch.num_rows
+            if advance is not None:
+                advance(done, rows)
+        file.flush()
+        os.fsync(file.fileno())
+    return done
 
 
-def _csv(table: pyarrow.Table, path: Path) -> None:
+def print_rows(batches: Iterable[pyarrow.RecordBatch], schema: pyarrow.Schema) -> int:
+    """The rows as CSV on stdout, a batch at a time."""
+    import sys
+
     import pyarrow as pa
     import pyarrow.csv
-    from pyarrow import types
 
-    for i, column in enumerate(table.schema):
-        if types.is_nested(column.type):  # a cell of CSV is text: a vector stands there as JSON
-            cells = [None if x is None else to_json(x) for x in table[column.name].to_pylist()]
-            table = table.set_column(i, column.name, pa.array(cells, pa.string()))
-    pyarrow.csv.write_csv(table, path)
-
-
-def _parquet(table: pyarrow.Table, path: Path) -> None:
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(table, path)
+    done = 0
+    with pyarrow.csv.CSVWriter(_Stdout(sys.stdout), schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            done += batch.num_rows
+    assert isinstance(schema, pa.Schema)
+    return done
 
 
-def _json_lines(table: pyarrow.Table, path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for batch in table.to_batches():
-            for row in batch.to_pylist():
-                file.write(to_json(row) + "\n")
+class _Stdout:
+    """Where bytes become text on stdout, whatever that is."""
+
+    closed = False
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, data: Any) -> int:
+        self.stream.write(bytes(data).decode("utf-8"))
+        return len(data)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def close(self) -> None:
+        self.flush()
