@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from glob import glob
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,7 @@ def read_file(path: str, reading: Reading, advance: Advance | None = None) -> py
 
 def open_files(paths: Sequence[str], reading: Reading, advance: Advance | None) -> Import:
     """Files one after the other as one table: the same columns, in the types that hold all of them."""
+    paths = [one for path in paths for one in _fitting(path)]
     found = [reading.open(path, advance) for path in paths]
     if len(found) == 1:
         return found[0]
@@ -105,6 +107,14 @@ def open_files(paths: Sequence[str], reading: Reading, advance: Advance | None) 
     if text:  # a column that is text in one file is text in all: 02116 in one is no 2116 in the other
         found = [reading.open(path, advance, [*text]) for path in paths]
     return _joined(paths, found)
+
+
+def _fitting(path: str) -> list[str]:
+    """The files of a pattern, in the order of their names; Parquet and everything else as it is."""
+    if not any(mark in path for mark in "*?[") or Path(path).exists() or "://" in path:
+        return [path]
+    found = sorted(one for one in glob(path, recursive=True) if Path(one).is_file())
+    return [path] if not found or all(one.lower().endswith(".parquet") for one in found) else found
 
 
 def _has_text(kinds: Sequence[pyarrow.DataType]) -> bool:

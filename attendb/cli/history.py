@@ -13,6 +13,7 @@ from .app import app, examples
 from .change import show_types
 from .files import Reading, is_stored, open_stored, version_of
 from .printing import aligned, print_json, progress, result, shell_word
+from .rows import stored_columns
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -26,7 +27,13 @@ def info(table: o.TableOrFile, version: o.AtVersion = None, as_json: o.AsJson = 
     if not is_stored(table):
         _file_info(table, as_json)
         return
-    found = open_stored(table, version).info()
+    from ..importing.base import type_name
+
+    database = open_stored(table, version)
+    found = database.info()
+    types = stored_columns(database)
+    for name, column in found["columns"].items():
+        column["type"] = type_name(types[name])
     if as_json:
         print_json(found)
         return
