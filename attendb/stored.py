@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 class StoredDatabase(Database):
     """A `Database` in a folder on disk, made by `Database.create` and opened by `Database.open`.
 
-    Each change is one commit, whole or not at all, on the newest version; each question reads one version. A handle sees
-    its own changes at once, and those of others after `refresh`, after its own next change, or, with ``max_age``, at the
-    first question after so many seconds. A handle that was opened at a version cannot change the table.
+    Each change is one commit, whole or not at all, on the newest version; each question reads one version. A handle
+    sees its own changes at once, and those of others after `refresh`, after its own next change, or, with ``max_age``,
+    at the first question after so many seconds. A handle that was opened at a version cannot change the table.
 
     Row positions are given by the table and never twice. Where the table has an id column, ``ids`` are what that column
     holds; else they are the positions. ``exclude=`` and ``top.positions`` are positions always.
@@ -182,7 +182,7 @@ class StoredDatabase(Database):
     def delete(self, where: Any = None, *, keys: Any = None, ids: Any = None) -> int:
         """Remove rows in one commit and return how many: of one of a condition, keys and ids, as `Database.delete`.
 
-        A condition is evaluated on the newest version. ``where`` may also be booleans (m,) for the rows of this version.
+        A condition is evaluated on the newest version. ``where`` may also be booleans (m,) for the rows of this one.
         """
         given = [name for name, x in (("where", where), ("keys", keys), ("ids", ids)) if x is not None]
         if len(given) != 1:
@@ -220,16 +220,16 @@ class StoredDatabase(Database):
     def update(self, changes: Mapping[str, Any], where: str | None = None) -> int:
         """Set columns in one commit to what an expression of SQL gives, in all rows or those that satisfy ``where``.
 
-        ``changes``: {column: expression or number}, such as {"output": "output * 2", "site": "'north'"}; expressions see
-        the row as it was. Returns the number of rows. Raises InputError for text that cannot be read, for the id column
-        and for results that the column cannot hold. Cost: the rows are read and written again, in batches.
+        ``changes``: {column: expression or number}, such as {"output": "output * 2", "site": "'north'"}; expressions
+        see the row as it was. Returns the number of rows. Raises InputError for text that cannot be read, for the id
+        column and for results that the column cannot hold. Cost: the rows are read and written again, in batches.
         """
         with self._changing() as source:
             self._table, rows = source.update(changes, where)
             return rows
 
     def add_column(self, name: str, data: Any) -> None:
-        """Add a column in one commit: one value a row in order of positions, or an expression of SQL over the others."""
+        """Add a column in one commit: one value a row in order of positions, or an expression of SQL over the rest."""
         with self._changing() as source:
             self._table = add_column(source, name, data)
 
@@ -319,7 +319,8 @@ class StoredDatabase(Database):
             return stream_of(iter(table.batches() if hasattr(table, "batches") else table), layout)
         if not is_named(table) and not isinstance(table, pa.RecordBatch):
             raise KindError(
-                f"rows are a {type(table).__name__} without column names: give a table of all columns, or keys and values"
+                f"rows are a {type(table).__name__} without column names: give a table of all columns, or keys and "
+                "values"
             )
         whole = as_table(table)
         if ids is not None:
@@ -382,6 +383,7 @@ def open_database(
 ) -> StoredDatabase:
     if version is not None and (isinstance(version, bool) or not isinstance(version, (int, str, np.integer))):
         raise KindError(f"version is a number or a tag, got {version!r}")
+    version = int(version) if isinstance(version, np.integer) else version
     table = Table.open(path, version, _checked_cache(cache_bytes))
     return StoredDatabase(table, cache_bytes=cache_bytes, max_age=_checked_age(max_age), pinned=version is not None)
 

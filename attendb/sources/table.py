@@ -1,8 +1,8 @@
 """The source on disk: a Lance table, of which a `Table` is one version.
 
-Positions are Lance's stable row ids: never given twice, kept by upsert, update, compaction and restore. Rows are found by
-the hash of their key (`key_hash`), or by the id column where there is one; both are indexed. Each change is one commit on
-the newest version, made under the table's lock (`table_writing`).
+Positions are Lance's stable row ids: never given twice, kept by upsert, update, compaction and restore. Rows are found
+by the hash of their key (`key_hash`), or by the id column where there is one; both are indexed. Each change is one
+commit on the newest version, made under the table's lock (`table_writing`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from ..columns import Opaque
 from ..errors import InputError, NotFoundError
-from .arrow import as_table
+from .arrow import as_table, pc
 from .base import Block, Change, Data, Matches, Rows, Schema, Source
 from .exact import KeyIndex, duplicates, fit_numbers
 from .key_hash import key_hashes
@@ -233,7 +232,7 @@ class Table(Source):
         return positions, places
 
     def read_ids(self, ids: Any) -> pa.Array:
-        """Ids that the user gave, as the id column stores them. Raises InputError where the table has no such column."""
+        """Ids that the user gave, as the id column stores them. Raises InputError where there is no such column."""
         if self.layout.id is None:
             raise InputError("the table has no id column: leave ids out, or name one with id= when creating it")
         table = as_table({self.layout.id: ids}, "ids")
@@ -377,7 +376,7 @@ class Table(Source):
     def _replaced(
         self, rows: Iterable[pa.RecordBatch], positions: np.ndarray, new: Iterable[pa.RecordBatch], message: str
     ) -> tuple[Any, np.ndarray]:
-        """Commit rows in place of those at ``positions``, in that order, and new ones; the positions of the new ones."""
+        """Commit rows in place of those at ``positions``, in that order, and new ones; returns where these stand."""
         import lance
         from lance.fragment import RowIdSequence
 
