@@ -34,6 +34,8 @@ from .weightings.base import Weighting
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from .learning_rows import LearningRows
+
 
 class StoredDatabase(Database):
     """A `Database` in a folder on disk, made by `Database.create` and opened by `Database.open`.
@@ -305,6 +307,17 @@ class StoredDatabase(Database):
         Raises NotFoundError for a name that no score has.
         """
         return load_score(os.path.join(self.path, "_scores"), name, into)
+
+    def learn(self, positions: Any) -> LearningRows:
+        """Rows of the table as tensors that learn: ``positions`` as `answer.top.positions` gives them (−1: none)."""
+        from .learning_rows import LearningRows
+
+        return LearningRows(self, positions)
+
+    @property
+    def table(self) -> Table:
+        """The version of the table that a question asked now would read."""
+        return self._source
 
     def _changing(self) -> _Changing:
         return _Changing(self)
