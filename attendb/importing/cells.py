@@ -278,6 +278,8 @@ def _numeric(buf: Bytes, s: int, e: int) -> int:
             return TEXT
         if n > 1 and buf[start] == 48:
             return CODE
+        while i < e - 1 and buf[i] == 48:
+            i += 1
         size = 100_000 if e - i > 5 else _number(buf, i, e)
         if _overflows(buf, start, stop, -size if below else size):
             return OVERFLOW
