@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attendb.errors import InputError, KindError
-from attendb.importing import Import, kinds, open_table, streams
+from attendb.importing import Import, kinds, open_table, scanning, streams
 from attendb.importing.cells import classify
 from attendb.importing.scanning import Layout, Scanner
 
@@ -284,6 +284,14 @@ def test_the_position_of_a_bad_byte_counts_over_chunks(csv, monkeypatch):
         csv("xé\naéb\n".encode() + b"caf\xe9\n")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_lines_of_wide_encodings_are_counted(csv, monkeypatch, encoding):
+    monkeypatch.setattr(streams, "CHUNK", 3)
+    content = "\ufeffa\nb\n".encode(encoding)
+    with pytest.raises(InputError, match=r"line 3: byte 0x.. at position 10 is not UTF-16"):
+        csv(content + (b"\xd8\xd8" * 2) + "\n".encode(encoding))
+
+
 def test_zero_bytes_ask_for_the_encoding(csv):
     with pytest.raises(InputError, match="encoding='utf-16-le'"):
         csv("a,b\n1,2\n".encode("utf-16-le"))
@@ -397,6 +405,14 @@ def test_a_column_without_values_is_text_and_said(csv):
 def test_long_rows_and_line_ends_in_cells(csv):
     long = "x" * 3_000_000
     assert rows_of(csv(f'a,b\n{long},1\n"two\nlines",2\n'))["a"] == [long, "two\nlines"]
+
+
+def test_lines_are_unknown_behind_too_many_line_ends_in_cells(csv, monkeypatch):
+    monkeypatch.setattr(scanning, "KEPT", 20_000)
+    table = csv("a,b\n" + '"x\ny",1\n' * 50_000)
+    lines = table.lines(np.array([0, 1, 20_000, 49_999]))
+    assert lines.tolist() == [2, 4, 40_002, 0]
+    assert rows_of(table)["b"] == [1] * 50_000
 
 
 def test_batches_start_anew_and_find_a_changed_file(csv, tmp_path):
