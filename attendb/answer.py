@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -51,8 +52,16 @@ class Answer:
     ``plan``: how it was computed and why not otherwise; prints as a small table.
     """
 
-    def __init__(self, question: Question, solution: Solution, plan: PlanReport):
+    def __init__(
+        self,
+        question: Question,
+        solution: Solution,
+        plan: PlanReport,
+        *,
+        every_row: Callable[[], Question] | None = None,  # where ``question`` holds a part of the table only
+    ):
         self._question = question
+        self._every_row = every_row
         self._solution = solution
         self.plan = plan
         problem = question.problem
@@ -94,7 +103,9 @@ class Answer:
                 f"above the bound of {_bytes(max_bytes)}: ask for top=, for fewer queries, or raise max_bytes"
             )
         with own_precision():
-            weights = all_weights(problem)
+            if self._every_row is not None:
+                question = self._every_row()
+            weights = all_weights(question.problem)
         if question.kept is not None:
             full = weights.new_zeros(*weights.shape[:-1], question.rows)
             weights = full.index_copy(-1, question.kept.to(weights.device), weights)

@@ -18,6 +18,7 @@ from .answer import Answer, check_distribution_size
 from .columns import Labels
 from .errors import KindError, TooLargeError
 from .plans import planner
+from .plans.cells import Problem
 from .plans.precision import own_precision
 from .question import Options, Question, read_question, resolve
 from .scores.base import Score
@@ -87,7 +88,13 @@ def attend(
 
 def ask(question: Question) -> Answer:
     """Answer a question that has been read and checked."""
-    problem = question.problem
+    check_size(question.problem)
+    solution, report = planner.solve(question.problem, question.plan)
+    return Answer(question, solution, report)
+
+
+def check_size(problem: Problem) -> None:
+    """Refuse answers that would not fit, and weightings that text values cannot take, before anything is computed."""
     rows = problem.batch * problem.n * problem.top
     if rows > LARGEST_TOP:
         raise TooLargeError(
@@ -102,5 +109,3 @@ def ask(question: Question) -> Answer:
                 "such as Softmax(), or Nearest()"
             )
         check_distribution_size(problem.batch * problem.n, len(problem.values.names))
-    solution, report = planner.solve(problem, question.plan)
-    return Answer(question, solution, report)

@@ -8,7 +8,7 @@ rows; only the score looks inside.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,9 +19,16 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Opaque:
-    """A column of rows that are no numbers: text, or sparse vectors made from text. It has no batch axis."""
+    """A column of rows that are no numbers: text, or sparse vectors made from text. It has no batch axis.
+
+    Its rows are never written to, so what a score has made of all of them is kept in ``made``, by the score's repr.
+    """
 
     rows: Any  # numpy object array or scipy CSR matrix
+    made: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __reduce__(self) -> tuple[type[Opaque], tuple[Any]]:
+        return Opaque, (self.rows,)
 
     def __len__(self) -> int:
         return int(self.rows.shape[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,26 +12,25 @@ import torch
 from torch import Tensor, nn
 
 from .answer import Answer
-from .asking import read_table_question
+from .asking import TableQuestion
 from .attention import DEFAULT_SCORE, ask
 from .columns import Opaque
 from .errors import InputError, KindError, NotFoundError
+from .looking_up import closest, matching, one_value, shown
 from .plans.precision import own_precision
 from .question import Options
 from .reading import read_pairwise, read_vector
 from .scores.base import Score
-from .scores.text import EditSimilarity
-from .sources.base import ID, Column, Data, Rows, Schema, Side, Source
+from .sources.base import ID, Column, Data, Rows, Schema, Source
 from .sources.memory import Memory
-from .sources.rows import count, is_frame, is_named, read_ids, read_side, same_length
+from .sources.rows import count, is_named, read_ids, read_side, same_length
+from .streaming import ask_blocks
 from .weightings.base import Weighting
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from .stored import StoredDatabase
-
-SEARCHED_FOR_HELP = 20_000  # keys that are compared to name the closest ones in an error
 
 
 class Database:
@@ -171,7 +170,7 @@ class Database:
         return self._frame_of(self._source, wanted.long().cpu().numpy().copy(), names)
 
     def get(self, ids: Any) -> DataFrame:
-        """The rows with these ids, in this order, as `rows` gives them. Raises NotFoundError for one that no row has."""
+        """The rows with these ids, in this order, as `rows` gives them. Raises NotFoundError for one of no row."""
         return self.rows(ids)
 
     def _frame_of(self, source: Source, positions: np.ndarray, columns: Sequence[str] | None = None) -> DataFrame:
@@ -198,11 +197,11 @@ class Database:
         Source: Codd 1970 (selection by key).
         """
         source = self._source
-        ids = _matching(source, key)
+        ids = matching(source, key)
         if not len(ids):
-            raise NotFoundError(f"no row has the key {_shown(key)}{_closest(source, key)}")
+            raise NotFoundError(f"no row has the key {shown(key)}{closest(source, key)}")
         block = source.take(ids)
-        found = {name: _one_value(x, name, key) for name, x in block.values.items()}
+        found = {name: one_value(x, name, key) for name, x in block.values.items()}
         return found if len(found) > 1 else next(iter(found.values()))
 
     def lookup_all(self, key: Any) -> DataFrame:
@@ -215,7 +214,7 @@ class Database:
         {0: 'Mu', 2: 'Fei'}
         """
         source = self._source
-        return self._frame_of(source, _matching(source, key))
+        return self._frame_of(source, matching(source, key))
 
     def attend(
         self,
@@ -254,7 +253,7 @@ class Database:
         [[3.0]]
         """
         with own_precision():
-            question = read_table_question(
+            table = TableQuestion(
                 self._source,
                 queries,
                 values=values,
@@ -262,14 +261,14 @@ class Database:
                 weighting=weighting,
                 options=Options(where, bias, key_weights, exclude, tol, plan, top),
             )
-            return ask(question)
+            return ask_blocks(table) if table.source.streamed else ask(table.of_all())
 
     def append(self, keys: Any, values: Any = None, *, ids: Any = None) -> np.ndarray:
         """Add rows and return their ids (r,): ``ids``, or the next ones that no row ever had.
 
-        ``keys``, ``values``: the two sides; or one table of all columns as the first. Columns are matched by name, never
-        by position. Numbers are kept in the column's dtype: a decimal number may be
-        rounded to it, a whole number must fit. Raises as `Database` does, InputError for an id that exists (that is an
+        ``keys``, ``values``: the two sides; or one table of all columns as the first. Columns are matched by name,
+        never by position. Numbers are kept in the column's dtype: a decimal number may be rounded to it, a whole number
+        must fit. Raises as `Database` does, InputError for an id that exists (that is an
         upsert) and for other columns or widths, KindError for other kinds; then the table is as before. Cost: O(m).
 
         >>> import attendb as ad
@@ -372,67 +371,6 @@ def _row_mask(where: Any, source: Source) -> np.ndarray:
     return mask.cpu().numpy()
 
 
-def _matching(source: Source, key: Any) -> np.ndarray:
-    """The ids of the rows that have this one key."""
-    side = source.schema.keys
-    if side.undecided:
-        return np.zeros(0, dtype=np.int64)
-    _, rows = read_side(_one_key(key, side), "keys", side)
-    most = max(map(count, rows.values()))
-    if most != 1:
-        raise InputError(f"lookup takes one key, got {most}: ask for one at a time")
-    return source.find(rows).positions
-
-
-def _one_key(key: Any, side: Side) -> Any:
-    """One key as columns of one row."""
-    if is_frame(key):
-        return key
-    names = ", ".join(map(repr, side.names))
-    if isinstance(key, Mapping):
-        parts = {str(name): part for name, part in key.items()}
-    elif len(side.columns) == 1:
-        parts = {side.names[0]: key}
-    elif isinstance(key, (tuple, list, np.ndarray, Tensor)):
-        if isinstance(key, (np.ndarray, Tensor)):
-            key = key.reshape(-1)
-        if len(key) != len(side.columns):
-            raise InputError(f"the key has {len(key)} parts but there are {len(side.columns)} key columns: {names}")
-        parts = dict(zip(side.names, key, strict=True))
-    else:
-        raise KindError(f"the key is a {type(key).__name__} but the key columns are {names}: give a dict or a tuple")
-    width = {column.name: column.width for column in side.columns}
-    return {name: _one_row(part) if width.get(name, 1) > 1 else part for name, part in parts.items()}
-
-
-def _one_row(part: Any) -> Any:
-    """A row of numbers as a table of one row."""
-    if isinstance(part, (np.ndarray, Tensor)):
-        return part.reshape(1, -1) if part.ndim == 1 else part
-    flat = isinstance(part, (list, tuple)) and not any(isinstance(x, (list, tuple, np.ndarray)) for x in part)
-    return [list(part)] if flat else part
-
-
-def _one_value(column: Data, name: str, key: Any) -> Any:
-    """What rows with one key say: their text if it is one, the mean of their numbers."""
-    if isinstance(column, Opaque):
-        texts = list(dict.fromkeys(column.rows))
-        if len(texts) > 1:
-            raise InputError(
-                f"{len(column)} rows have the key {_shown(key)} and different texts in {name!r} "
-                f"({', '.join(map(repr, texts[:3]))}): lookup_all returns them all"
-            )
-        return texts[0]
-    row = column[0]
-    if bool((column != row).any()):
-        row = column.double().mean(0)
-        row = row.to(column.dtype) if column.is_floating_point() else row
-    if isinstance(key, Tensor):
-        return row[0] if len(row) == 1 else row
-    row = row.detach().cpu()
-    return row.item() if len(row) == 1 else (row.float() if row.dtype == torch.bfloat16 else row).numpy().copy()
-
-
 def _frame(schema: Schema, ids: np.ndarray, keys: Rows, values: Rows, names: Sequence[str] | None = None) -> DataFrame:
     import pandas
 
@@ -452,24 +390,3 @@ def _flat(column: Column, data: Data) -> dict[str, Any]:
     numbers = data.detach().cpu()
     rows = (numbers.float() if numbers.dtype == torch.bfloat16 else numbers).numpy()
     return {name: rows[:, i].copy() for i, name in enumerate(column.flat_names)}
-
-
-def _closest(source: Source, key: Any) -> str:
-    """For one column of text that is not too long: the keys that are most similar."""
-    side = source.schema.keys
-    key = next(iter(key.values())) if isinstance(key, Mapping) and len(key) == 1 else key
-    if len(side.columns) != 1 or side.columns[0].kind != "text" or not isinstance(key, str):
-        return ""
-    if not 0 < len(source) <= SEARCHED_FOR_HELP:
-        return ""
-    parts = [cast(Opaque, next(iter(block.keys.values()))).rows for block in source.blocks(values=())]
-    texts = np.concatenate(parts)
-    scores = EditSimilarity()([key], Opaque(texts)).reshape(-1)
-    best = [texts[i] for i in scores.argsort(descending=True, stable=True).tolist() if scores[i] > 0]
-    close = list(dict.fromkeys(best))[:3]
-    return f": the closest are {', '.join(map(repr, close))}" if close else ""
-
-
-def _shown(key: Any) -> str:
-    text = repr(key.tolist() if isinstance(key, (np.ndarray, Tensor)) else key)
-    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -82,19 +82,25 @@ def fold_batch(problem: Problem) -> Problem:
     )
 
 
-def embed(problem: Problem) -> Problem:
-    """Embed queries and keys, in float64 where float32 would lose the answer."""
+def embed(problem: Problem, anchor: Any = None) -> Problem:
+    """Embed queries and keys, in float64 where float32 would lose the answer.
+
+    ``anchor``: what the score has found out about the table; None: it finds it out from these keys.
+    """
     score = problem.score
     raw_q, raw_k = cast(Columns, problem.queries), cast(Columns, problem.keys)
-    anchor = score.anchor(raw_k)
+    given, anchor = anchor, score.anchor(raw_k) if anchor is None else anchor
     q, k = score.embed_queries(raw_q, anchor), score.embed_keys(raw_k, anchor)
     eps = torch.finfo(problem.dtype).eps
     lost = 1.0 if problem.tol is None else min(1.0, problem.tol / LOST_TOLERANCE)
     wide = problem.weighting.needs_float64() or not score.lost_digits(q, k) * eps <= lost
     if problem.dtype != torch.float64 and wide:
-        raw_q, raw_k = _double(raw_q), _double(raw_k)
-        anchor = score.anchor(raw_k)
-        q, k = score.embed_queries(raw_q, anchor), score.embed_keys(raw_k, anchor)
+        del q, k  # one copy at a time: rows in float64 are most of the memory of a large problem in few columns
+        wide_k = _double(raw_k)
+        anchor = score.anchor(wide_k) if given is None else given
+        k = score.embed_keys(wide_k, anchor)
+        del wide_k
+        q = score.embed_queries(_double(raw_q), anchor)
         changed = {
             name: x.double()
             for name in ("values", "bias", "key_weights")

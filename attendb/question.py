@@ -90,8 +90,12 @@ def read_question(
     weighting: Weighting,
     options: Options,
     positions: Tensor | None = None,
+    anchor: Any = None,
 ) -> Question:
-    """Read and check everything that the caller gave."""
+    """Read and check everything that the caller gave.
+
+    ``positions``: names of the rows, checked before. ``anchor``: as the score gives it for a larger table.
+    """
     top, tol = _top(options.top), _tolerance(options.tol)
     q, k = _read_queries_and_keys(queries, keys, stack=score.takes != "columns")
     v = read_values(values)
@@ -134,7 +138,7 @@ def read_question(
         tol=tol,
         blocks=forced_blocks(),
     )
-    problem = embed(fold_batch(without_unseen(problem)))
+    problem = embed(fold_batch(without_unseen(problem)), anchor)
     as_tensor, one_text = _wants_tensor(queries, keys, values), isinstance(queries, str)
     return Question(problem, options.plan, batch_shape, n, m, kept, as_tensor, one_text)
 

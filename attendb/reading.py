@@ -66,9 +66,9 @@ def read_values(data: Any, name: str = "values") -> Tensor | Labels:
     return as_labels(columns, name) if isinstance(columns, Opaque) else cast(Tensor, columns)
 
 
-def as_labels(column: Opaque, name: str) -> Labels:
-    """Distinct values and their codes, in the order of first appearance."""
-    lookup: dict[Any, int] = {}
+def as_labels(column: Opaque, name: str, known: dict[Any, int] | None = None) -> Labels:
+    """Distinct values and their codes, in the order of first appearance; after those of ``known``, which grows."""
+    lookup: dict[Any, int] = {} if known is None else known
     codes = np.empty(len(column), dtype=np.int64)
     for row, value in enumerate(column.rows):
         if is_missing(value):

@@ -1,7 +1,7 @@
 """Scores on disk: how a score was made and what it has learned, as one safetensors file each.
 
-The header of the file says how to make the score, as JSON; the tensors are its parameters. Nothing in a file is run: only
-the scores of this library are made by name. A file is written beside its place, then renamed.
+The header of the file says how to make the score, as JSON; the tensors are its parameters. Nothing in a file is run:
+only the scores of this library are made by name. A file is written beside its place, then renamed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -120,7 +120,7 @@ def _remade(made: dict[str, Any], state: dict[str, torch.Tensor], prefix: str, n
     if kind == "Additive":
         parts = {part: state[prefix + part] for part in ("query_weight", "key_weight", "weight")}
         hidden, d_q = parts["query_weight"].shape
-        return Additive(d_q, parts["key_weight"].shape[1], hidden, **parts)
+        return Additive(d_q, parts["key_weight"].shape[1], hidden, **cast(Any, parts))
     if kind == "EditSimilarity":
         return EditSimilarity(**made["options"])
     if kind == "NGramSimilarity":
@@ -133,8 +133,8 @@ def _remade(made: dict[str, Any], state: dict[str, torch.Tensor], prefix: str, n
         return PerColumn(scores)
     if kind == YOURS:
         raise KindError(
-            f"the saved score {name!r} is a module of your own ({made['name']}), which only its code can make: pass one "
-            "as into="
+            f"the saved score {name!r} is a module of your own ({made['name']}), which only its code can make: pass "
+            "one as into="
         )
     raise StorageError(f"the saved score {name!r} is a {kind}, which this attendb does not know: install a newer one")
 

@@ -34,13 +34,15 @@ from .weightings.base import Weighting
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from .learning_rows import LearningRows
+
 
 class StoredDatabase(Database):
     """A `Database` in a folder on disk, made by `Database.create` and opened by `Database.open`.
 
-    Each change is one commit, whole or not at all, on the newest version; each question reads one version. A handle sees
-    its own changes at once, and those of others after `refresh`, after its own next change, or, with ``max_age``, at the
-    first question after so many seconds. A handle that was opened at a version cannot change the table.
+    Each change is one commit, whole or not at all, on the newest version; each question reads one version. A handle
+    sees its own changes at once, and those of others after `refresh`, after its own next change, or, with ``max_age``,
+    at the first question after so many seconds. A handle that was opened at a version cannot change the table.
 
     Row positions are given by the table and never twice. Where the table has an id column, ``ids`` are what that column
     holds; else they are the positions. ``exclude=`` and ``top.positions`` are positions always.
@@ -182,7 +184,7 @@ class StoredDatabase(Database):
     def delete(self, where: Any = None, *, keys: Any = None, ids: Any = None) -> int:
         """Remove rows in one commit and return how many: of one of a condition, keys and ids, as `Database.delete`.
 
-        A condition is evaluated on the newest version. ``where`` may also be booleans (m,) for the rows of this version.
+        A condition is evaluated on the newest version. ``where`` may also be booleans (m,) for the rows of this one.
         """
         given = [name for name, x in (("where", where), ("keys", keys), ("ids", ids)) if x is not None]
         if len(given) != 1:
@@ -220,16 +222,16 @@ class StoredDatabase(Database):
     def update(self, changes: Mapping[str, Any], where: str | None = None) -> int:
         """Set columns in one commit to what an expression of SQL gives, in all rows or those that satisfy ``where``.
 
-        ``changes``: {column: expression or number}, such as {"output": "output * 2", "site": "'north'"}; expressions see
-        the row as it was. Returns the number of rows. Raises InputError for text that cannot be read, for the id column
-        and for results that the column cannot hold. Cost: the rows are read and written again, in batches.
+        ``changes``: {column: expression or number}, such as {"output": "output * 2", "site": "'north'"}; expressions
+        see the row as it was. Returns the number of rows. Raises InputError for text that cannot be read, for the id
+        column and for results that the column cannot hold. Cost: the rows are read and written again, in batches.
         """
         with self._changing() as source:
             self._table, rows = source.update(changes, where)
             return rows
 
     def add_column(self, name: str, data: Any) -> None:
-        """Add a column in one commit: one value a row in order of positions, or an expression of SQL over the others."""
+        """Add a column in one commit: one value a row in order of positions, or an expression of SQL over the rest."""
         with self._changing() as source:
             self._table = add_column(source, name, data)
 
@@ -306,6 +308,17 @@ class StoredDatabase(Database):
         """
         return load_score(os.path.join(self.path, "_scores"), name, into)
 
+    def learn(self, positions: Any) -> LearningRows:
+        """Rows of the table as tensors that learn: ``positions`` as `answer.top.positions` gives them (−1: none)."""
+        from .learning_rows import LearningRows
+
+        return LearningRows(self, positions)
+
+    @property
+    def table(self) -> Table:
+        """The version of the table that a question asked now would read."""
+        return self._source
+
     def _changing(self) -> _Changing:
         return _Changing(self)
 
@@ -319,7 +332,8 @@ class StoredDatabase(Database):
             return stream_of(iter(table.batches() if hasattr(table, "batches") else table), layout)
         if not is_named(table) and not isinstance(table, pa.RecordBatch):
             raise KindError(
-                f"rows are a {type(table).__name__} without column names: give a table of all columns, or keys and values"
+                f"rows are a {type(table).__name__} without column names: give a table of all columns, or keys and "
+                "values"
             )
         whole = as_table(table)
         if ids is not None:
@@ -382,6 +396,7 @@ def open_database(
 ) -> StoredDatabase:
     if version is not None and (isinstance(version, bool) or not isinstance(version, (int, str, np.integer))):
         raise KindError(f"version is a number or a tag, got {version!r}")
+    version = int(version) if isinstance(version, np.integer) else version
     table = Table.open(path, version, _checked_cache(cache_bytes))
     return StoredDatabase(table, cache_bytes=cache_bytes, max_age=_checked_age(max_age), pinned=version is not None)
 

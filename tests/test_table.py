@@ -1,4 +1,4 @@
-"""Tables on disk: what comes back is what was stored, changes are whole or not at all, and errors leave the table alone."""
+"""Tables on disk: what comes back is what was stored, and a change that fails leaves the table as it was."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from .deciding import SETTLED
 from .kinds import (
     BARE_EXPONENT,
     BLANK,
@@ -57,7 +58,6 @@ Bytes = np.ndarray[Any, Any]
 # The state of a scan, by place.
 LINE, ROWS, OFFSET, BLANKS, RAGGED, BREAKS, NEWLINE_IN_CELL, LAST_SHIFT, OPENED, LONGEST = range(10)
 STATE = 10
-SETTLED = 1_000  # cells of text after which only missing cells of a column are still told apart
 
 _DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _LARGEST = np.frombuffer(b"17976931348623157", dtype=np.uint8)  # digits of the largest float64
@@ -278,6 +278,8 @@ def _numeric(buf: Bytes, s: int, e: int) -> int:
             return TEXT
         if n > 1 and buf[start] == 48:
             return CODE
+        while i < e - 1 and buf[i] == 48:
+            i += 1
         size = 100_000 if e - i > 5 else _number(buf, i, e)
         if _overflows(buf, start, stop, -size if below else size):
             return OVERFLOW
@@ -385,8 +387,9 @@ def scan(
     of each kind, and the line of the first one;
     ``places`` (width, KINDS, 2): where that one lies in the stream. ``odd`` (width,): missing cells that pyarrow would
     not take for missing (quoted, or with spaces). ``ragged`` (·, 4): line, cells, where the row ends in the stream, and
-    where its cell number ``width`` ends; ``breaks`` (·, 2): rows from which on line − row is another number. It stops
-    early, before the row, where one of the two is full. ``plain``: no word for "missing" is a number.
+    where its cell number ``width`` ends; ``breaks`` (·, 2): rows from which on line − row is another number. An empty
+    one is not filled. It stops early, before the row, where one of the two is full. ``plain``: no word for "missing" is
+    a number.
     """
     starts = np.empty(width + 1, np.int64)
     stops = np.empty(width + 1, np.int64)
@@ -486,11 +489,12 @@ def scan(
         if not blank:
             row = state[ROWS]
             if line - row != state[LAST_SHIFT]:
-                if state[BREAKS] >= len(breaks):
+                if 0 < len(breaks) <= state[BREAKS]:
                     return consumed
-                breaks[state[BREAKS], 0] = row
-                breaks[state[BREAKS], 1] = line - row
-                state[BREAKS] += 1
+                if len(breaks):
+                    breaks[state[BREAKS], 0] = row
+                    breaks[state[BREAKS], 1] = line - row
+                    state[BREAKS] += 1
                 state[LAST_SHIFT] = line - row
             if fields != width + trailing or (trailing and not rest_empty):
                 if state[RAGGED] >= len(ragged):

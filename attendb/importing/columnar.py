@@ -64,18 +64,14 @@ def open_parquet(
 def open_arrow(
     path: Path, *, types: Mapping[str, pa.DataType] | None, text: Sequence[str], progress: Progress | None
 ) -> ArrowImport:
-    """An Arrow file (Feather 2), an Arrow stream, or a file of the first Feather format."""
+    """An Arrow file (Feather 2) or an Arrow stream."""
     import pyarrow as pa
 
     with open(path, "rb") as file:
         magic = file.read(6)
     if magic[:4] == b"FEA1":
-        from pyarrow import feather
-
-        from .frames import open_table_in_memory
-
-        return open_table_in_memory(
-            feather.read_table(path), where=str(path), types=types, text=text, progress=progress
+        raise InputError(
+            f"{path} has the first Feather format, which is no longer read: write it as Feather 2 or Parquet"
         )
 
     def read() -> Iterator[pa.RecordBatch]:

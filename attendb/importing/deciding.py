@@ -20,6 +20,7 @@ SMALL = frozenset({k.INT, k.NEGATIVE})
 LARGE = frozenset({k.WIDE, k.WIDE_NEGATIVE, k.UNSIGNED, k.HUGE})
 BY_POINT = frozenset({k.POINT, k.POINT3, k.EXPONENT, k.GROUPED_BY_COMMA})
 BY_COMMA = frozenset({k.COMMA, k.COMMA3, k.COMMA_EXPONENT, k.GROUPED_BY_POINT})
+SETTLED = 1_000  # cells of text after which the pass over the file tells only missing ones from others
 UNCERTAIN = frozenset({k.BARE_EXPONENT, k.PLUS, k.INFINITY})  # numbers only beside surer ones
 NUMBERS = SMALL | LARGE | BY_POINT | BY_COMMA | UNCERTAIN | {k.CODE, k.OVERFLOW}
 SLASHED = frozenset({k.DAY_FIRST, k.MONTH_FIRST, k.DAY_OR_MONTH_FIRST, k.YEAR_FIRST})
@@ -250,7 +251,7 @@ def _text(cells: Cells) -> Decision:
         kind = cells.first(words)
         decision.reason = f"text such as {cells.example(kind)}"
         others = cells.count(*words)
-        if numbers > others:
+        if numbers > others and cells.count(k.TEXT) <= SETTLED:
             decision.notes.append(
                 f"column {cells.name!r} is text because {others:,} of {numbers + others:,} cells are no numbers,"
                 f" such as {cells.example(kind)}"

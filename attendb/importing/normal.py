@@ -114,7 +114,7 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
         return pa.list_(stored_type(kind.value_type))
     if t.is_list(kind):
         return pa.list_(stored_type(kind.value_type))
-    if isinstance(kind, pa.ExtensionType):
+    if isinstance(kind, pa.BaseExtensionType):
         return stored_type(kind.storage_type)
     return kind
 

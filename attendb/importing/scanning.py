@@ -13,9 +13,8 @@ from .deciding import Cells
 from .kinds import KINDS
 
 LONGEST_ROW = 256 << 20  # bytes; beyond it, a quotation mark was not closed
-KEPT = 1 << 22  # rows that are kept in mind because they do not fit, or because lines and rows part there
+KEPT = 1 << 22  # rows that are kept in mind because they do not fit, or because they hold line ends
 _ROOM = 1 << 14
-_PIECE = 1 << 20  # bytes that are worth a thread of their own
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,12 @@ class Scan:
     longest: int = 0  # bytes of the longest row
     ragged_rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     breaks: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    lines_known: int = 0  # rows whose lines are known
 
     def lines(self, rows: np.ndarray) -> np.ndarray:
-        """The line, from 1, where each row starts."""
+        """The line, from 1, where each row starts; 0 behind some millions of rows that hold line ends."""
         at = np.searchsorted(self.breaks[:, 0], rows, side="right") - 1
-        return rows + self.breaks[at, 1] + 1
+        return np.where(rows < self.lines_known, rows + self.breaks[at, 1] + 1, 0)
 
 
 class _Part:
@@ -81,7 +81,7 @@ class Scanner:
         self._part.state[LAST_SHIFT] = -1
         self._ragged: list[np.ndarray] = []
         self._breaks: list[np.ndarray] = []
-        self._kept = 0
+        self._lines_known: int | None = None
 
     def run(self, chunks: Iterator[bytes]) -> Scan:
         """Scan all chunks; the first one starts at the first byte of the stream."""
@@ -106,7 +106,7 @@ class Scanner:
         part = self._part
         while place < len(chunk):
             used = self._scan(view[place:], part, final)
-            self._take_samples(part, chunk[place : place + used] if used < len(chunk) else chunk)
+            self._take_samples(part, memoryview(chunk)[place : place + used])
             part.state[OFFSET] += used
             place += used
             full = part.state[RAGGED] >= _ROOM or part.state[BREAKS] >= _ROOM
@@ -123,14 +123,14 @@ class Scanner:
             part.state,
         )  # fmt: skip
 
-    def _take_samples(self, part: _Part, chunk: bytes) -> None:
+    def _take_samples(self, part: _Part, chunk: memoryview) -> None:
         """Keep the first cell of each kind, as long as its bytes are at hand."""
         offset = int(part.state[OFFSET])
         for column, samples in enumerate(part.samples):
             for kind in np.flatnonzero(part.counts[column]).tolist():
                 if kind not in samples:
                     start, stop = (int(x) - offset for x in part.places[column, kind])
-                    text = chunk[max(start, 0) : max(stop, 0)][:200].decode("utf-8", errors="ignore")
+                    text = bytes(chunk[max(start, 0) : max(stop, 0)][:200]).decode("utf-8", errors="ignore")
                     samples[kind] = text.strip(" \t") or text
 
     def _drain(self, part: _Part) -> None:
@@ -139,12 +139,14 @@ class Scanner:
             (part.breaks, int(part.state[BREAKS]), self._breaks),
         ):
             kept.append(rows[:count].copy())
-            self._kept += count
         part.state[RAGGED] = part.state[BREAKS] = 0
-        if self._kept > KEPT:
+        if sum(map(len, self._breaks)) > KEPT and self._lines_known is None:
+            self._lines_known = int(part.state[ROWS])
+            part.breaks = part.breaks[:0]
+        if sum(map(len, self._ragged)) > KEPT:
             raise InputError(
-                f"{self._layout.where} has more than {KEPT:,} rows that hold line ends or do not have"
-                f" {self._width} cells: check its delimiter ({self._layout.delimiter!r}) and its quotation marks"
+                f"{self._layout.where} has more than {KEPT:,} rows that do not have {self._width} cells:"
+                f" check its delimiter ({self._layout.delimiter!r}) and its quotation marks"
             )
 
     def _unclosed(self) -> InputError:
@@ -165,4 +167,5 @@ class Scanner:
         return Scan(
             cells, int(part.state[ROWS]), int(part.state[BLANKS]), bool(part.state[NEWLINE_IN_CELL]),
             int(part.state[LONGEST]), ragged, breaks,
+            int(part.state[ROWS]) if self._lines_known is None else self._lines_known,
         )  # fmt: skip

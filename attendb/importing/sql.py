@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _DRIVERS = {"postgresql": "adbc_driver_postgresql", "postgres": "adbc_driver_postgresql"}
 _EXACT = 2**53
+_VIEW = "attendb_query"
 
 
 def open_sql(
@@ -75,7 +76,7 @@ def _open_adbc(uri: str, query: str, driver: Any, **options: Any) -> ArrowImport
             schema = cursor.adbc_execute_schema(query)
     except (driver.Error, pa.ArrowException) as error:
         raise failed(error) from None
-    numeric = [f.name for f in schema if (f.metadata or {}).get(b"ADBC:postgresql:typname") == b"numeric"]
+    numeric = [f.name for f in schema if getattr(f.type, "type_name", None) == "numeric"]
     wanted = options["types"] or {}
     notes = [
         f"column {name!r} is numeric in the database, exact decimals: it is kept as text unless types= names a type"
@@ -104,8 +105,9 @@ def _open_sqlite(path: Path, query: str, **options: Any) -> ArrowImport:
         if twice:
             raise InputError(f"{path}: the query returns two columns {twice[0]!r}: rename one with AS")
         wanted = {**dict.fromkeys(options["text"], pa.large_string()), **(options["types"] or {})}
-        kinds = [_sqlite_type(connection, path, query, name, notes, wanted) for name in names]
-        rows = _one(connection, path, f"SELECT count(*) FROM ({_bare(query)})")[0]
+        _one(connection, path, f"CREATE TEMP VIEW {_VIEW} AS {query}")  # in memory: the file is open for reading only
+        kinds = [_sqlite_type(connection, path, name, notes, wanted) for name in names]
+        rows = _one(connection, path, f"SELECT count(*) FROM temp.{_VIEW}")[0]
     schema = pa.schema(zip(names, kinds, strict=True))
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -125,7 +127,7 @@ def _open_sqlite(path: Path, query: str, **options: Any) -> ArrowImport:
 
 
 def _sqlite_type(
-    connection: sqlite3.Connection, path: Path, query: str, name: str, notes: list[str], wanted: Mapping[str, Any]
+    connection: sqlite3.Connection, path: Path, name: str, notes: list[str], wanted: Mapping[str, Any]
 ) -> pa.DataType:
     import pyarrow as pa
 
@@ -133,7 +135,7 @@ def _sqlite_type(
     sql = (
         f"SELECT sum(typeof({column}) = 'integer'), sum(typeof({column}) = 'real'), sum(typeof({column}) = 'text'),"
         f" sum(typeof({column}) = 'blob'), sum(typeof({column}) = 'integer' AND abs({column} / 2) > {_EXACT // 2})"
-        f" FROM ({_bare(query)})"
+        f" FROM temp.{_VIEW}"
     )
     integers, reals, texts, blobs, wide = (count or 0 for count in _one(connection, path, sql))
     if not integers + reals + texts + blobs:
@@ -177,11 +179,6 @@ def _one(connection: sqlite3.Connection, path: Path, sql: str) -> tuple[Any, ...
         return connection.execute(sql).fetchone()
     except sqlite3.Error as error:
         raise _refused(path, error) from None
-
-
-def _bare(query: str) -> str:
-    """A query that may stand in parentheses; a line comment at its end must not take the closing one."""
-    return query.strip().rstrip(";") + "\n"
 
 
 def _refused(path: Path, error: Exception) -> InputError:

@@ -77,7 +77,7 @@ def utf8_chunks(file: TextFile, progress: Progress | None = None) -> Iterator[by
     Raises InputError with position, line and a hint for bytes that are not of the encoding: nothing is replaced.
     """
     decoder = codecs.getincrementaldecoder(file.encoding)(errors="strict")
-    position, lines = file.mark, 0
+    position = file.mark
     plain = file.encoding == "utf-8"
     try:
         with _unpacked(file.path, file.packing) as (stream, done):
@@ -92,7 +92,7 @@ def utf8_chunks(file: TextFile, progress: Progress | None = None) -> Iterator[by
                     else:
                         out = chunk
                 except UnicodeDecodeError as error:
-                    raise _undecodable(file, error, position - waiting, lines, waiting) from None
+                    raise _undecodable(file, error, position - waiting) from None
                 if not chunk:
                     if out:
                         yield out
@@ -100,7 +100,6 @@ def utf8_chunks(file: TextFile, progress: Progress | None = None) -> Iterator[by
                 if progress is not None:
                     progress(done(), file.size)
                 position += len(chunk)
-                lines += out.count(b"\n")
                 yield out
     except OSError as error:
         raise InputError(f"{file.path} cannot be read to its end ({_reason(error)}): check the file") from None
@@ -108,20 +107,30 @@ def utf8_chunks(file: TextFile, progress: Progress | None = None) -> Iterator[by
         raise InputError(f"{file.path} cannot be read to its end (it was cut short): fetch it again") from None
 
 
-def _undecodable(file: TextFile, error: UnicodeDecodeError, start: int, lines: int, waiting: int) -> InputError:
+def _undecodable(file: TextFile, error: UnicodeDecodeError, start: int) -> InputError:
     bad = bytes(error.object)[error.start]
-    # A byte that waited for its rest belongs to the text that was counted, but a line end never waits.
-    before = bytes(error.object)[: error.start].count(b"\n")
+    position = start + error.start
+    line = _lines_before(file, position) + 1
     hint = (
         "name the encoding of the file, for example encoding='cp1252' (--encoding cp1252), or save it as UTF-8"
         if file.encoding == "utf-8"
         else "name another encoding, or save the file as UTF-8"
     )
     name = file.encoding.upper().removesuffix("-LE").removesuffix("-BE")
-    line = lines + before + 1
-    return InputError(
-        f"{file.path}, line {line}: byte 0x{bad:02x} at position {start + error.start} is not {name}: {hint}"
-    )
+    return InputError(f"{file.path}, line {line}: byte 0x{bad:02x} at position {position} is not {name}: {hint}")
+
+
+def _lines_before(file: TextFile, position: int) -> int:
+    """Line ends before a byte of the unpacked file: counted only when an error names a line."""
+    end = "\n".encode(file.encoding)
+    lines, rest = 0, b""
+    with _unpacked(file.path, file.packing) as (stream, _):
+        while position and (chunk := stream.read(min(CHUNK, position))):
+            position -= len(chunk)
+            text = rest + chunk
+            lines += text.count(end)
+            rest = text[-1:] if len(end) > 1 and not text.endswith(end) else b""
+    return lines
 
 
 @dataclass

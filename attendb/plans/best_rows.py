@@ -33,7 +33,7 @@ def worth_compiling(problem: Problem) -> bool:
     return (
         problem.device.type == "cpu"
         and problem.dtype in (torch.float32, torch.float64)
-        and problem.n * problem.m >= FEWEST_PAIRS
+        and problem.n * max(problem.m, problem.rows_in_all) >= FEWEST_PAIRS
     )
 
 

@@ -88,6 +88,7 @@ class Problem:
     top: int = 0
     tol: float | None = None  # |value − exact| ≤ tol · (max − min of the value column), |log-normaliser − exact| ≤ tol
     blocks: tuple[int, int] | None = None
+    rows_in_all: int = 0  # of the table that the keys are a block of, where they are one
 
     @staticmethod
     def plain(

@@ -23,7 +23,7 @@ from .cells import KEY, PARAMETER, Place, Problem, cut
 from .gather import pool_selected
 from .higher import second_gradients
 from .precision import own_precision
-from .solution import Solution, padded_top, refuse_nan, refuse_overflow
+from .solution import Solution, padded_ranks, padded_top, refuse_nan, refuse_overflow
 
 SECONDS_PER_NUMBER = 2e-10  # of keys, read and copied
 SECONDS_PER_PAIR = 4e-9  # scoring, weighting and pooling, measured on 2 cores in float32; a rough guide
@@ -110,19 +110,25 @@ class Dense:
         read = problem.batch * problem.m * (10 + columns) * SECONDS_PER_NUMBER
         return 1e-3 + wide * (read + pairs * (SECONDS_PER_PAIR + 2e-9 * (scratch - 1) + 1e-10 * problem.width))
 
+    def fold(self) -> Fold:
+        """The pass over all pairs by which a weighting selects rows."""
+        return CellFold(self.problem)
+
     def solve(self) -> Solution:
         if isinstance(self.problem.weighting, Selecting):
-            return select_and_pool(self.problem, CellFold(self.problem))
+            return select_and_pool(self.problem, self.fold())
         return pool_all(self.problem)
 
 
 def pool_all(problem: Problem) -> Solution:
     """A pooling weighting over all cells."""
     tensors, layouts = problem.inputs()
-    value, log_normalizer, empty, rank, positions = _Pool.apply(problem, layouts, *tensors)  # type: ignore[misc]
-    has_log = problem.weighting.has_log_normalizer
-    top = padded_top(positions, rank, problem.top) if problem.top else None
-    return Solution(value, empty, log_normalizer if has_log else None, top=top)
+    value, log_normalizer, empty, positions, weights, ranks, ref, tau = _Pool.apply(problem, layouts, *tensors)  # type: ignore[misc]
+    log = log_normalizer if problem.weighting.has_log_normalizer else None
+    if not problem.top:
+        return Solution(value, empty, log, threshold=(ref, tau))
+    top, ranks = padded_top(positions, weights, problem.top), padded_ranks(ranks, problem.top)
+    return Solution(value, empty, log, top=top, ranks=ranks, threshold=(ref, tau))
 
 
 def select_and_pool(problem: Problem, fold: Fold) -> Solution:
@@ -157,12 +163,12 @@ class _Pool(torch.autograd.Function):
         value = done.value.masked_fill(done.empty[..., None], 0.0).to(problem.dtype)
         log_normalizer = (done.ref.double() + done.tau).masked_fill(done.empty, -torch.inf).to(problem.dtype)
         if fold.best is None:
-            none = torch.zeros(0, dtype=torch.int64, device=problem.device)
-            rank, positions = none.to(problem.dtype), none
+            positions = torch.zeros(0, dtype=torch.int64, device=problem.device)
+            weights, ranks = positions.to(problem.dtype), positions.to(problem.dtype)
         else:
-            rank, positions = fold.best[0], fold.best[1]
-            weights = weighting.weight_of_rank(rank, done).to(problem.dtype)
-            rank = weights.masked_fill(positions < 0, 0.0)
+            ranks, positions = fold.best[0], fold.best[1]
+            weights = weighting.weight_of_rank(ranks, done).to(problem.dtype)
+            weights = weights.masked_fill(positions < 0, 0.0)
         ctx.problem, ctx.layouts, ctx.count = problem, layouts, len(tensors)
         found = [done.empty, done.ref, done.tau]
         if done.slope is not None:
@@ -170,9 +176,10 @@ class _Pool(torch.autograd.Function):
             if done.center is not None:
                 found.append(done.center)
         ctx.save_for_backward(*tensors, *found)
-        ctx.mark_non_differentiable(done.empty, rank, positions)
+        ref, tau = done.ref.clone(), done.tau.clone()
+        ctx.mark_non_differentiable(done.empty, positions, weights, ranks, ref, tau)
         ctx.set_materialize_grads(False)
-        return value, log_normalizer, done.empty, rank, positions
+        return value, log_normalizer, done.empty, positions, weights, ranks, ref, tau
 
     @staticmethod
     @own_precision()
@@ -191,11 +198,11 @@ class _Pool(torch.autograd.Function):
         if torch.is_grad_enabled():
             grads = second_gradients(problem, list(tensors), layouts, wanted, done, dvalue, dlog)
         else:
-            grads = _gradients(problem, list(tensors), layouts, wanted, done, dvalue, dlog)
+            grads = cell_gradients(problem, list(tensors), layouts, wanted, done, dvalue, dlog)
         return (None, None, *grads)
 
 
-def _gradients(
+def cell_gradients(
     problem: Problem,
     tensors: list[Tensor],
     layouts: list[str],
@@ -227,7 +234,7 @@ def _gradients(
                 cuts[i] = tensors[i] if layouts[i] == PARAMETER else cuts[i].requires_grad_()
         with torch.enable_grad():
             cell = problem.cell(place, cuts, context=(done.ref, tau, shift))
-        parts = _cell_gradients(weighting, cell, dvalue[place.batch, place.queries])
+        parts = _parts_of_cell(weighting, cell, dvalue[place.batch, place.queries])
         if values_at is not None and wanted[values_at]:
             _add(sums[values_at], layouts[values_at], place, parts.values())
         if weights_at is not None and wanted[weights_at]:
@@ -266,7 +273,7 @@ class _CellGradients:
         return grads if present is None else grads.masked_fill(~present, 0.0)
 
 
-def _cell_gradients(weighting: Pooling, cell: Cell, dvalue: Tensor) -> _CellGradients:
+def _parts_of_cell(weighting: Pooling, cell: Cell, dvalue: Tensor) -> _CellGradients:
     ref, tau, shift = cell.context
     scores = cell.masked(weighting.fill).detach()
     z = weighting.centre(scores, ref)

@@ -19,7 +19,7 @@ from ..weightings.softmax import Softmax
 from .best_rows import FEWEST_PAIRS, Products, products_cost, worth_compiling
 from .cells import PAIR, Place, Problem, cut
 from .flash import flash_softmax
-from .solution import Solution, Unserved, padded_top
+from .solution import Solution, Unserved, padded_ranks, padded_top
 
 MASK_NUMBERS = 1 << 22  # of one float mask (16 MB in float32)
 
@@ -80,18 +80,22 @@ class Fused:
             total = total + problem.weighting.temper(factors.offset)
         if value.isnan().any() or total.isnan().any():
             raise Unserved("a score or a value is NaN or infinite")
-        top = self._top(factors, total.detach()) if problem.top else None
-        return Solution(value, total.detach() == -torch.inf, total, top=top)
+        empty = total.detach() == -torch.inf
+        if not problem.top:
+            return Solution(value, empty, total)
+        top, ranks = self._top(factors, total.detach())
+        return Solution(value, empty, total, top=top, ranks=ranks)
 
     @torch.no_grad()
-    def _top(self, factors: Factors, total: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions and weights of the rows of highest weight."""
+    def _top(self, factors: Factors, total: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Positions and weights of the rows of highest weight, and their scores."""
         problem = self.problem
         column = None if problem.key_weights is None else log_weights(problem).transpose(-1, -2)
         products = Products(problem, problem.weighting.temper(factors.phi), factors.psi, column)
         ranks, positions = products.best(min(problem.top, problem.m))
         weights = (ranks.double() - total.double()[..., None]).exp().to(problem.dtype)
-        return padded_top(positions, weights.masked_fill(positions < 0, 0.0), problem.top)
+        top = padded_top(positions, weights.masked_fill(positions < 0, 0.0), problem.top)
+        return top, padded_ranks(ranks, problem.top)
 
     def _attend(self, phi: Tensor, psi: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         problem = self.problem

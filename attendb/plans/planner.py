@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import InputError, PlanError
+from ..weightings.base import Fold
 from .cells import Problem
 from .dense import Dense
 from .fourier import Fourier
@@ -89,6 +90,13 @@ def solve(problem: Problem, forced: str | None, *, without: str | None = None) -
             said[plan.name] += f", the others by plan {report.name}"
         return solution, PlanReport(plan.name, tuple((p.name, said[p.name]) for p in plans))
     raise InputError("no plan could serve this call: " + "; ".join(f"{n}: {why}" for n, why in said.items()))
+
+
+def selecting_fold(problem: Problem, forced: str | None) -> tuple[Fold, str]:
+    """The cheapest pass over all pairs by which a weighting selects rows, and the plan that makes it."""
+    able = [plan for plan in (BlockTopK(problem), Dense(problem)) if plan.refusal() is None]
+    chosen = next((plan for plan in able if plan.name == forced), min(able, key=lambda plan: plan.cost()))
+    return chosen.fold(), chosen.name
 
 
 def _seconds(cost: float) -> str:

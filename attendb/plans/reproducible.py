@@ -74,7 +74,8 @@ class Reproducible:
             assert positions is not None and weights is not None
             top = positions, weights
         log_prob = joined([a.log_prob for a in answers])
-        return Solution(value, empty, joined([a.log_normalizer for a in answers]), log_prob, top)
+        ranks = joined([a.ranks for a in answers])
+        return Solution(value, empty, joined([a.log_normalizer for a in answers]), log_prob, top, ranks)
 
     def _filled_up(self) -> Problem:
         """In float64, with keys up to a multiple of the block size; rows past the table may not be seen."""

@@ -21,6 +21,8 @@ class Solution:
     log_normalizer: Tensor | None = None  # (b, n)
     log_prob: Tensor | None = None  # (b, n)
     top: tuple[Tensor, Tensor] | None = None  # positions, weights, (b, n, r) each
+    ranks: Tensor | None = None  # (b, n, r): what `top` was ranked by, comparable between blocks of a table
+    threshold: tuple[Tensor, Tensor] | None = None  # (ref, τ), (b, n) each, whose sum the log-normaliser is
     error_bound: Tensor | None = None  # (b, n), certified, in units of tol; None: exact to rounding
     rest: Tensor | None = None  # rows of queries that are left over for an exact plan (batch of 1)
     note: str = ""  # what the plan wants to say about how it answered
@@ -46,6 +48,11 @@ def padded_top(positions: Tensor, weights: Tensor, r: int) -> tuple[Tensor, Tens
         positions = torch.nn.functional.pad(positions, (0, short), value=-1)
         weights = torch.nn.functional.pad(weights, (0, short))
     return positions, weights
+
+
+def padded_ranks(ranks: Tensor, r: int) -> Tensor:
+    """Always r columns: −∞ where there are fewer rows."""
+    return torch.nn.functional.pad(ranks, (0, max(0, r - ranks.shape[-1])), value=-torch.inf)
 
 
 def index_of(problem: Problem, positions: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ..weightings.base import Accumulator, Selecting, State
+from ..weightings.base import Accumulator, Fold, Selecting, State
 from ..weightings.selecting import Best
 from .best_rows import Products, products_cost, worth_compiling
 from .cells import Problem
@@ -42,8 +42,12 @@ class BlockTopK:
     def cost(self) -> float:
         return 5e-4 + products_cost(self.problem)
 
+    def fold(self) -> Fold:
+        """The pass over all pairs by which a weighting selects rows."""
+        return _ProductFold(self.problem)
+
     def solve(self) -> Solution:
-        return select_and_pool(self.problem, _ProductFold(self.problem))
+        return select_and_pool(self.problem, self.fold())
 
 
 class _ProductFold:

@@ -58,7 +58,8 @@ class _Distance(Score):
     def _scaled(self, x: Tensor) -> Tensor:
         h = self.bandwidth.to(x.device)
         if h.ndim < 2:
-            return x / h.to(x.dtype)
+            h = h.to(x.dtype)
+            return x / h if x.requires_grad or h.requires_grad else x.div_(h)  # x is new: a difference
         return torch.linalg.solve(h, x.double().transpose(-1, -2)).transpose(-1, -2).to(x.dtype)
 
     def lost_digits(self, queries: Any, keys: Any) -> float:

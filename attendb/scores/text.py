@@ -85,7 +85,10 @@ class TextScore(Score):
         return self._embed(queries, "queries")
 
     def embed_keys(self, keys: Any, anchor: Any) -> Parts:
-        return self._embed(keys, "keys")
+        name = f"{type(self).__qualname__}({self.extra_repr()})"
+        if name not in keys.made:
+            keys.made[name] = self._embed(keys, "keys")
+        return keys.made[name]
 
     def _embed(self, column: Opaque, what: str) -> Parts:
         texts = np.empty(len(column), dtype=object)
@@ -196,8 +199,8 @@ class NGramSimilarity(TextScore):
     InputError for another ``n``.
     Scores lie close together: under the default softmax almost all rows share the weight. Ask with `Nearest()` or
     `TopK(k)`, or sharpen it, `Softmax(0.05)`.
-    Cost: one sort of the n-grams of all texts, 12 bytes kept for each, then n·m sparse products; the texts of a
-    table are prepared anew in every call, so ask many queries at once.
+    Cost: one sort of the n-grams of all texts, 12 bytes kept for each, then n·m sparse products; a `Database`
+    keeps them from call to call, until it changes.
 
     >>> import attendb as ad
     >>> ad.NGramSimilarity(2)(["night"], ["night", "nacht", "Mu"]).flatten().round(decimals=2).tolist()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import torch
 from torch import Tensor
 
@@ -15,6 +15,8 @@ from ..columns import Opaque
 from ..errors import InputError, KindError
 from .base import Data
 from .rows import is_frame
+
+pc: Any = pyarrow.compute  # whose functions are made when it is imported
 
 
 class Missing(Exception):
@@ -157,7 +159,8 @@ def _column(data: Any, what: str) -> Any:
             flat if own.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, type=flat_list(flat.type, own.shape[1]))
         )
     try:
-        return pa.array(data.to_arrow() if hasattr(data, "to_arrow") else data, from_pandas=True)
+        given = getattr(data, "to_arrow", lambda: data)()  # of polars
+        return pa.array(given, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise KindError(f"{what} is no column of one kind ({reason}): give numbers, vectors or text") from None

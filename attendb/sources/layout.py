@@ -13,10 +13,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import InputError, KindError, MissingValueError, StorageError
-from .arrow import Missing, array_of, data_of, flat_list, numbers_missing
+from .arrow import Missing, array_of, data_of, flat_list, numbers_missing, pc
 from .base import ID, Column, Rows, Schema, Side
 from .key_hash import key_hashes
 
@@ -135,7 +134,7 @@ class Layout:
             parts = [f"lacks the column {', '.join(map(repr, lacks))}"] if lacks else []
             parts += [f"has the extra column {', '.join(map(repr, extra))}"] if extra else []
             parts = parts or ["has a column twice"]
-            raise InputError(f"{what} {' and '.join(parts)}: expected {_listed(self.types)}, found {_listed(names)}")
+            raise InputError(f"the table {' and '.join(parts)}: expected {_listed(self.types)}, found {_listed(names)}")
         arrays: list[pa.Array] = []
         for name, kind in self.types.items():
             if name not in names:

@@ -16,7 +16,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +50,7 @@ def pushed_down(text: str, fields: Mapping[str, Field]) -> str | None:
     try:
         tree = sqlglot.parse_one(f"SELECT 1 FROM t WHERE ({text}\n)", read="sqlite")
         where = tree.args["where"].this
-        if set(k for k, v in tree.args.items() if v) - {"expressions", "from", "from_", "where", "kind"}:
+        if {k for k, v in tree.args.items() if v} - {"expressions", "from", "from_", "where", "kind"}:
             return None
         return _Translator(fields).condition(where)
     except (_Unlike, SqlglotError, KeyError, RecursionError, AttributeError):
@@ -66,7 +66,7 @@ class _Translator:
         self.compare: dict[type, str] = {e.EQ: "=", e.NEQ: "<>", e.LT: "<", e.LTE: "<=", e.GT: ">", e.GTE: ">="}
         self.flipped = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
-    def condition(self, node: object) -> str:
+    def condition(self, node: Any) -> str:
         e = self.e
         if isinstance(node, e.Paren):
             return f"({self.condition(node.this)})"
@@ -77,7 +77,7 @@ class _Translator:
             return f"(NOT {self.condition(node.this)})"
         if isinstance(node, e.Is) and isinstance(node.expression, e.Null):
             return f"({self._column(node.this).name} IS NULL)"
-        if isinstance(node, e.In) and set(k for k, v in node.args.items() if v) == {"this", "expressions"}:
+        if isinstance(node, e.In) and {k for k, v in node.args.items() if v} == {"this", "expressions"}:
             return self._any(node.this, node.expressions)
         if isinstance(node, e.Between) and not node.args.get("symmetric"):
             low = self._compared(node.this, node.args["low"], ">=")
@@ -89,23 +89,23 @@ class _Translator:
             return self._compared(node.this, node.expression, word)
         raise _Unlike
 
-    def _any(self, left: object, literals: list[object]) -> str:
+    def _any(self, left: Any, literals: list[Any]) -> str:
         if not literals or len(literals) > 1000:
             raise _Unlike
         return "(" + " OR ".join(self._compared(left, literal, "=") for literal in literals) + ")"
 
-    def _compared(self, left: object, literal: object, word: str) -> str:
+    def _compared(self, left: Any, literal: Any, word: str) -> str:
         if self._is_literal(left) or not self._is_literal(literal):
             raise _Unlike
         side = self._operand(left)
         return f"({side.name} {word} {side.literal(literal, word)})"
 
-    def _operand(self, node: object) -> _Operand:
+    def _operand(self, node: Any) -> _Operand:
         while isinstance(node, self.e.Paren):
             node = node.this
         return self._column(node)
 
-    def _column(self, node: object) -> _Operand:
+    def _column(self, node: Any) -> _Operand:
         e = self.e
         if not isinstance(node, e.Column) or node.args.get("table") or not isinstance(node.this, e.Identifier):
             raise _Unlike
@@ -114,13 +114,13 @@ class _Translator:
             raise _Unlike
         return _Operand(f"`{field.stored}`", field.kind, self._value)
 
-    def _is_literal(self, node: object) -> bool:
+    def _is_literal(self, node: Any) -> bool:
         e = self.e
         while isinstance(node, (e.Paren, e.Neg)):
             node = node.this
         return isinstance(node, e.Literal)
 
-    def _value(self, node: object) -> int | float | str:
+    def _value(self, node: Any) -> int | float | str:
         e = self.e
         while isinstance(node, e.Paren):
             node = node.this
@@ -128,7 +128,7 @@ class _Translator:
             return str(node.this)
         return self._number(node)
 
-    def _number(self, node: object) -> int | float:
+    def _number(self, node: Any) -> int | float:
         e = self.e
         if isinstance(node, e.Paren):
             return self._number(node.this)
@@ -142,9 +142,9 @@ class _Translator:
 class _Operand(NamedTuple):
     name: str
     kind: pa.DataType
-    value: Callable[[object], int | float | str]
+    value: Callable[[Any], int | float | str]
 
-    def literal(self, node: object, word: str) -> str:
+    def literal(self, node: Any, word: str) -> str:
         """The literal in Lance's words, where it is exact in the operand's type."""
         value = self.value(node)
         if isinstance(value, str):

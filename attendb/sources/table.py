@@ -1,8 +1,8 @@
 """The source on disk: a Lance table, of which a `Table` is one version.
 
-Positions are Lance's stable row ids: never given twice, kept by upsert, update, compaction and restore. Rows are found by
-the hash of their key (`key_hash`), or by the id column where there is one; both are indexed. Each change is one commit on
-the newest version, made under the table's lock (`table_writing`).
+Positions are Lance's stable row ids: never given twice, kept by upsert, update, compaction and restore. Rows are found
+by the hash of their key (`key_hash`), or by the id column where there is one; both are indexed. Each change is one
+commit on the newest version, made under the table's lock (`table_writing`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from ..columns import Opaque
-from ..errors import InputError, NotFoundError
-from .arrow import as_table
+from ..errors import ConflictError, InputError, NotFoundError
+from .arrow import array_of, as_table, pc
 from .base import Block, Change, Data, Matches, Rows, Schema, Source
 from .exact import KeyIndex, duplicates, fit_numbers
 from .key_hash import key_hashes
@@ -233,7 +232,7 @@ class Table(Source):
         return positions, places
 
     def read_ids(self, ids: Any) -> pa.Array:
-        """Ids that the user gave, as the id column stores them. Raises InputError where the table has no such column."""
+        """Ids that the user gave, as the id column stores them. Raises InputError where there is no such column."""
         if self.layout.id is None:
             raise InputError("the table has no id column: leave ids out, or name one with id= when creating it")
         table = as_table({self.layout.id: ids}, "ids")
@@ -377,7 +376,7 @@ class Table(Source):
     def _replaced(
         self, rows: Iterable[pa.RecordBatch], positions: np.ndarray, new: Iterable[pa.RecordBatch], message: str
     ) -> tuple[Any, np.ndarray]:
-        """Commit rows in place of those at ``positions``, in that order, and new ones; the positions of the new ones."""
+        """Commit rows in place of those at ``positions``, in that order, and new ones; returns where these stand."""
         import lance
         from lance.fragment import RowIdSequence
 
@@ -402,6 +401,32 @@ class Table(Source):
             if not committed:
                 discard(self.folder, written)
         return tended(dataset, self.layout), positions_of(dataset, added)
+
+    def rewritten(self, before: Block, keys: Rows, values: Rows) -> tuple[Table, Block]:
+        """The next version, in which the rows of ``before`` have these keys and values; and those rows as stored.
+
+        Raises ConflictError where one of the rows is not as it was ``before``.
+        """
+        positions = before.positions.numpy()
+
+        def work(newest: Table) -> tuple[Table, Block]:
+            try:
+                now = newest.take(positions)
+            except NotFoundError as error:
+                raise ConflictError(f"{error} any more: it was deleted since it was read") from None
+            changed = positions[_changed(now, before)]
+            if len(changed):
+                raise ConflictError(
+                    f"the rows {some(changed)} were changed by others since they were read: read them again"
+                )
+            rows = newest.stored_rows(positions, list(newest.layout.types))
+            columns = {name: rows.column(stored_name(name)) for name in newest.layout.types}
+            columns |= {name: array_of(x) for name, x in {**keys, **values}.items()}
+            batches = batches_of(pa.table(columns), newest.layout)
+            after = newest.at(newest._replaced(batches, positions, (), "learn")[0])
+            return after, after.take(positions)
+
+        return self.changed(work)
 
     def delete(self, ids: np.ndarray) -> Source:
         return self.delete_rows(lambda newest: ids)[0] if len(ids) else self
@@ -490,6 +515,17 @@ def positions_of(dataset: Any, fragments: Sequence[Any]) -> np.ndarray:
 def _joined(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     chunks = [chunk for x in arrays for chunk in (x.chunks if isinstance(x, pa.ChunkedArray) else [x])]
     return pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
+
+
+def _changed(a: Block, b: Block) -> np.ndarray:
+    """Which rows do not hold the same in both; NaN, a missing number, is the same as itself."""
+    out = np.zeros(len(a.positions), dtype=bool)
+    for x, y in zip((*a.keys.values(), *a.values.values()), (*b.keys.values(), *b.values.values()), strict=True):
+        if isinstance(x, Opaque) or isinstance(y, Opaque):
+            out |= np.asarray(cast(Opaque, x).rows != cast(Opaque, y).rows, dtype=bool)
+        else:
+            out |= (~((x == y) | (x.isnan() & y.isnan()))).any(1).numpy()
+    return out
 
 
 def _chosen(block: Block, rows: np.ndarray) -> Block:

@@ -1,8 +1,8 @@
 """Reading a stored table in blocks: which rows go together, the pages of each, and the blocks that are kept.
 
 A part is a run of rows of one large fragment, or several small fragments together. Its columns are read at once, by
-`raw_pages` where they are plain numbers and by Lance otherwise, and kept in a cache of stated size under what identifies
-their bytes on disk, so that versions of a table share what they have in common.
+`raw_pages` where they are plain numbers and by Lance otherwise, and kept in a cache of stated size under what
+identifies their bytes on disk, so that versions of a table share what they have in common.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -119,7 +120,7 @@ def parts_of(fragments: Sequence[Fragment], size: int) -> list[Part]:
 
     def flush() -> None:
         if small:
-            parts.append(Part(tuple(small), 0, small[0].rows))
+            parts.append(Part((*small,), 0, small[0].rows))
             small.clear()
 
     for fragment in fragments:
@@ -129,7 +130,7 @@ def parts_of(fragments: Sequence[Fragment], size: int) -> list[Part]:
             flush()
             pieces = -(-fragment.rows // size)
             cuts = [fragment.rows * i // pieces for i in range(pieces + 1)]
-            parts += [Part((fragment,), low, high) for low, high in zip(cuts[:-1], cuts[1:], strict=True)]
+            parts += [Part((fragment,), low, high) for low, high in pairwise(cuts)]
             continue
         if sum(x.live for x in small) + fragment.live > size:
             flush()
@@ -237,10 +238,10 @@ def rows_of_a_block(layout: Layout, size: int | None) -> int:
 
 def _scanned(dataset: Any, part: Part, columns: list[str]) -> pa.Table:
     options: dict[str, Any] = {"columns": columns, "batch_size": BATCH_ROWS}
-    if len(part.fragments) > 1:
+    fragment, *more = part.fragments
+    if more:
         own = [fragment.lance for fragment in part.fragments]
         return dataset.scanner(fragments=own, scan_in_order=True, **options).to_table()
-    fragment = part.fragments[0]
     if part.start == 0 and part.stop == fragment.rows:
         return fragment.lance.scanner(**options).to_table()
     low, high = part.start, part.stop

@@ -111,6 +111,13 @@ class Pooling(Weighting):
     def run(self, fold: Fold) -> Done:
         """What this weighting finds in one or more passes over all cells."""
 
+    def state_of(self, value: Tensor, empty: Tensor, ref: Tensor, tau: Tensor) -> State | None:
+        """The state of rows whose answer is known, as `lift` would have made it; None: the answer does not tell it.
+
+        ``value`` (b, n, v), ``empty`` (b, n); ref + τ is the log-normaliser, where the weighting has one.
+        """
+        return None
+
     @abstractmethod
     def weight(self, z: Float[Tensor, "*q m"], tau: Float[Tensor, "*q #m"]) -> Float[Tensor, "*q m"]:
         """p(z, τ), elementwise, differentiable; τ has a last axis of 1 or the shape of z."""

@@ -36,6 +36,9 @@ class _Plain(Pooling):
     def absorb(self, state: State, cell: Cell) -> State:
         return self.merge(state, self.lift(cell))
 
+    def state_of(self, value: Tensor, empty: Tensor, ref: Tensor, tau: Tensor) -> State:
+        return (~empty).double(), value.double()
+
     def run(self, fold: Fold) -> Done:
         size, pooled = fold(self, last=True)
         return Done(pooled, size == 0, torch.zeros_like(size), torch.zeros_like(size))

@@ -51,6 +51,10 @@ class _Summed(Pooling):
         f = self.decay(state[0], ref)
         return ref, torch.addcmul(total, state[1], f), torch.addcmul(pooled, state[2], f[..., None])
 
+    def state_of(self, value: Tensor, empty: Tensor, ref: Tensor, tau: Tensor) -> State:
+        total = tau.exp().masked_fill(empty, 0.0)
+        return ref, total, value.double() * total[..., None]
+
     def run(self, fold: Fold) -> Done:
         ref, total, pooled = fold(self, last=True)
         empty = total == 0
