@@ -89,7 +89,8 @@ def numbers_missing(array: pa.Array) -> np.ndarray:
         else array
     )
     if pa.types.is_floating(inner.type) and len(inner):
-        nan = np.isnan(inner.fill_null(0).to_numpy(zero_copy_only=False))
+        filled = inner.fill_null(0) if inner.null_count else inner
+        nan = np.isnan(filled.to_numpy(zero_copy_only=False))
         if nan.any():
             out = out | nan.reshape(len(array), -1).any(1)
     return out

@@ -1,7 +1,6 @@
 """A 64-bit hash of a key that is the same in every process and version, so that it can be stored.
 
-Numbers go by the bits of the float64 (−0 as 0) or int64 that they are, texts by their form NFC. Rows that hash alike
-are compared in full by whoever asks, so that two keys of one hash are never mistaken for each other.
+Numbers go by their bits in the dtype of the column (−0 as 0), texts by their form NFC. Rows that hash alike are compared in full by whoever asks, so that two keys of one hash are never mistaken for each other.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SEED = 0x9E3779B97F4A7C15
 def key_hashes(keys: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Hashes (r,) int64 of rows of key columns, and which rows have a key at all: a missing text equals nothing.
 
-    Cost: about 3 ns a number, 1 µs a text.
+    Numbers must be in the dtype of the column. Cost: about 0.2 ns a byte of numbers, 1 µs a text.
     """
     present: np.ndarray | None = None
     total: np.ndarray | None = None
@@ -50,17 +49,23 @@ def _of_text(text: str) -> int:
 
 
 def _of_numbers(x: Tensor) -> np.ndarray:
-    """Σ_c m_c f(bits_c), m_c odd and random, f a shift and a product that spread the bits that are set.
+    """Σ_c m_c f(bits_c) over words of 64 bits, m_c odd and random, f shifts and a product that spread the bits set.
 
     Source: Lemire and Kaser 2014 (multilinear hashing); the last step is the finaliser of SplitMix64.
     """
-    factors = _factors(x.shape[1])
+    row = x.shape[1] * x.element_size()
+    words = -(-row // 8)
+    factors = _factors(words)
+    numbers = x.contiguous().numpy()
     out = np.empty(x.shape[0], dtype=np.uint64)
     for start in range(0, x.shape[0], ROWS):
-        part = x[start : start + ROWS]
-        wide = (part.to(torch.float64) + 0.0) if part.is_floating_point() else part.to(torch.int64)
-        bits = np.array(wide.contiguous().numpy()).view(np.uint64)
-        bits ^= bits >> np.uint64(32)
+        part = numbers[start : start + ROWS]
+        part = part + part.dtype.type(0) if part.dtype.kind == "f" else part  # −0 + 0 = 0
+        raw = part.view(np.uint8)
+        if row % 8:
+            raw = np.pad(raw, ((0, 0), (0, 8 * words - row)))
+        bits = raw.view("<u8") >> np.uint64(32)
+        bits ^= raw.view("<u8")
         bits *= factors
         bits ^= bits >> np.uint64(29)
         out[start : start + ROWS] = bits.sum(1, dtype=np.uint64)

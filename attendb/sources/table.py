@@ -20,7 +20,7 @@ from ..columns import Opaque
 from ..errors import ConflictError, InputError, NotFoundError
 from .arrow import array_of, as_table, pc
 from .base import Block, Change, Data, Matches, Rows, Schema, Source
-from .exact import KeyIndex, duplicates, fit_numbers
+from .exact import Codes, duplicates, fit_numbers
 from .key_hash import key_hashes
 from .layout import HASH, Layout, fitted, stored_name
 from .rows import count, some
@@ -143,7 +143,9 @@ class Table(Source):
 
     def stored_rows(self, positions: np.ndarray, names: Sequence[str]) -> pa.Table:
         """The rows at these positions, in this order. Raises NotFoundError for one that no row has."""
-        columns = [stored_name(name) for name in names]
+        return self._take_stored(positions, [stored_name(name) for name in names])
+
+    def _take_stored(self, positions: np.ndarray, columns: Sequence[str]) -> pa.Table:
         inside = (positions >= 0).all()
         with told(self.folder, "read"):
             found = self.dataset._take_rows(np.maximum(positions, 0).tolist(), columns=[*columns, "_rowid"])
@@ -154,37 +156,55 @@ class Table(Source):
         return found
 
     def find(self, keys: Rows) -> Matches:
-        wanted, positions = self._candidates(keys)
-        if len(positions):
-            stored = self.layout.rows_of(self.stored_rows(positions, self.layout.keys), self.layout.keys)
-            wanted, places = KeyIndex(stored).find(keys)
-            positions = positions[places]
-        return Matches(wanted, positions)
+        own, fits = self._fitted(keys)
+        hashes, present = key_hashes(own)
+        asked = np.flatnonzero(present & fits)
+        found = self._with_hashes(np.unique(hashes[asked]))
+        own_hashes = found[HASH].fill_null(0).to_numpy()
+        order = np.argsort(own_hashes, kind="stable")
+        stored = own_hashes[order]
+        low = np.searchsorted(stored, hashes[asked], "left")
+        counts = np.searchsorted(stored, hashes[asked], "right") - low
+        wanted = np.repeat(asked, counts)
+        starts = np.repeat(low - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) if len(counts) else low
+        rows = order[starts + np.arange(len(wanted))]
+        codes = Codes(own, np.ones(len(hashes), dtype=bool))
+        others = Codes(self.layout.rows_of(found, self.layout.keys), np.ones(found.num_rows, dtype=bool))
+        same = codes.same(wanted, others, rows)
+        positions = found["_rowid"].to_numpy().astype(np.int64)[rows[same]]
+        wanted = wanted[same]
+        order = np.lexsort((positions, wanted))
+        return Matches(wanted[order], positions[order])
 
-    def _candidates(self, keys: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Rows whose hash is that of one of the keys, ascending."""
-        nothing = np.zeros(0, dtype=np.int64)
+    def _fitted(self, keys: Rows) -> tuple[Rows, np.ndarray]:
+        """Keys in the order and the dtypes of the columns, and which of them these can hold."""
         fits = np.ones(count(next(iter(keys.values()))), dtype=bool)
         own: Rows = {}
-        for name, data in keys.items():
-            own[name] = data
-            if isinstance(data, Tensor) and not isinstance(self._empty[name], Opaque):
-                out, same = fit_numbers(data.detach().cpu(), cast(Tensor, self._empty[name]).dtype)
-                own[name], fits = out, fits & (same & ~out.isnan()).all(1).numpy()
-        hashes, present = key_hashes(own)
-        hashes = np.unique(hashes[present & fits])
-        if not len(hashes):
-            return nothing, nothing
+        for name in self.layout.keys:
+            own[name], like = keys[name], self._empty[name]
+            data = keys[name]
+            if isinstance(data, Tensor) and isinstance(like, Tensor):
+                own[name], same = fit_numbers(data.detach().cpu(), like.dtype)
+                fits &= (same & ~own[name].isnan()).all(1).numpy()
+        return own, fits
+
+    def _with_hashes(self, hashes: np.ndarray) -> pa.Table:
+        """The key columns, hashes and positions of the rows whose hash is one of these, each row once."""
+        columns = [HASH, *(stored_name(name) for name in self.layout.keys)]
         with told(self.folder, "read"):
-            if len(hashes) <= FEW:
+            if 0 < len(hashes) <= FEW:
                 among = f"{HASH} IN ({', '.join(map(str, hashes.tolist()))})"
-                found = self.dataset.scanner(columns=[], filter=among, with_row_id=True).to_table()
-                positions = found["_rowid"].to_numpy().astype(np.int64)
+                found = self.dataset.scanner(columns=columns, filter=among, with_row_id=True).to_table()
             else:
-                found = self.dataset.scanner(columns=[HASH], with_row_id=True).to_table()
-                chosen = np.isin(found[HASH].fill_null(0).to_numpy(), hashes)
-                positions = found["_rowid"].to_numpy().astype(np.int64)[chosen]
-        return nothing, np.unique(positions)
+                chosen = np.zeros(0, dtype=np.int64)
+                if len(hashes):
+                    every = self.dataset.scanner(columns=[HASH], with_row_id=True).to_table()
+                    own = every[HASH].fill_null(0).to_numpy()
+                    chosen = every["_rowid"].to_numpy().astype(np.int64)[np.isin(own, hashes)]
+                found = self._take_stored(chosen, columns)
+        # a row that was given another key may be found twice: by its old key in the index, and by a scan of new rows
+        _, once = np.unique(found["_rowid"].to_numpy(), return_index=True)
+        return found if len(once) == found.num_rows else found.take(pa.array(once))
 
     @cached_property
     def _empty(self) -> Rows:

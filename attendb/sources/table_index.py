@@ -11,7 +11,7 @@ from typing import Any
 
 from .layout import HASH, Layout, stored_name
 
-FRAGMENTS, ROWS = 12, 1 << 18  # that may stand outside the index: each fragment costs a look, 0.2 ms
+FRAGMENTS, ROWS = 8, 1 << 18  # that may stand outside the index: each fragment costs a look, 0.2 ms
 
 
 def create_indexes(dataset: Any, layout: Layout) -> None:

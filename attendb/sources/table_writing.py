@@ -27,8 +27,8 @@ LOCK = "_lock"
 LOCK_WAIT = 120.0  # seconds that a writer waits for another
 TRIES = 10
 VERSION = "2.0"  # newer ones decode key columns at a third of the speed
-CACHED_PAGES = 1 << 28  # bytes of all columns that wait to be written, so that each column lies in long runs
-BATCH_BYTES = 1 << 24
+CACHED_PAGES = 1 << 27  # bytes of all columns that wait to be written, so that each column lies in long runs
+BATCH_BYTES = 1 << 22
 OPTIONS: dict[str, Any] = {
     "data_storage_version": VERSION,
     "enable_stable_row_ids": True,
