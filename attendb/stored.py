@@ -210,7 +210,7 @@ class StoredDatabase(Database):
             return lambda newest: positions
         if ids is not None and source.layout.id is not None:
             wanted = source.read_ids(ids)
-            return lambda newest: newest.by_id(wanted)[0]
+            return lambda newest: _found(newest.by_id(wanted)[0])
         if ids is not None:
             numbers = read_vector(ids, "ids").reshape(-1)
             if numbers.is_floating_point() and numbers.numel():
@@ -355,6 +355,11 @@ class StoredDatabase(Database):
                 raise InputError(f"rows lack ids: the table has the id column {source.layout.id!r}, give ids=")
             return None
         return source.read_ids(ids)
+
+
+def _found(positions: np.ndarray) -> np.ndarray:
+    """Positions without the −1 of what no row has."""
+    return positions[positions >= 0]
 
 
 class _Changing:

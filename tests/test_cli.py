@@ -412,8 +412,17 @@ def test_large_whole_numbers_and_gaps_go_through_a_table_unchanged():
 
 # --- mistakes and strangers ----------------------------------------------------------------------------------------
 
-ON_TABLES = [("append", "january.csv"), ("upsert", "january.csv"), ("delete", "--where", "1"), ("versions",),
-             ("verify",), ("restore", "1"), ("compact",), ("export", "out.csv"), ("query", "--at", "temperature=3")]
+ON_TABLES = [
+    ("append", "january.csv"),
+    ("upsert", "january.csv"),
+    ("delete", "--where", "1"),
+    ("versions",),
+    ("verify",),
+    ("restore", "1"),
+    ("compact",),
+    ("export", "out.csv"),
+    ("query", "--at", "temperature=3"),
+]
 
 
 @pytest.mark.parametrize("words", ON_TABLES, ids=lambda words: words[0])

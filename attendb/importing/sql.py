@@ -171,7 +171,8 @@ def _sqlite_column(values: list[Any], field: pa.Field, path: Path) -> pa.Array:
 def _connect(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise InputError(f"{path} cannot be read (no such file): give sqlite:///FILE, or sqlite:////FILE from the root")
-    return sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True)
+    # A table that is written takes the rows in a thread of its own; never two threads at once.
+    return sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, check_same_thread=False)
 
 
 def _one(connection: sqlite3.Connection, path: Path, sql: str) -> tuple[Any, ...]:
