@@ -367,9 +367,7 @@ def test_id_columns_name_rows(tmp_path):
             db.lookup(2.0)  # its old key, which the index still lists
         for change in (
             lambda db=db, new=new: db.append({"name": [new], "x": [5.0], "y": [5.0]}),
-            lambda db=db: db.append(
-                {"name": ["u", "u"] if isinstance(new, str) else [50, 50], "x": [5.0] * 2, "y": [5.0] * 2}
-            ),
+            lambda db=db, absent=absent: db.append({"name": [absent, absent], "x": [5.0] * 2, "y": [5.0] * 2}),
             lambda db=db: db.append({"x": [5.0], "y": [5.0]}),
             lambda db=db: db.append([5.0], [5.0]),
             lambda db=db: db.append({"name": pa.nulls(1), "x": [5.0], "y": [5.0]}),
