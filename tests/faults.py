@@ -30,7 +30,7 @@ LIMIT = 120.0  # seconds after which a child hangs
 NAMES = ("k_0", "k_1", "site", "y", "label", "note")
 LABELS = ("u", "v", "it's", None)
 KINDS = ("append", "upsert", "delete", "update", "compact", "add_column", "save_score", "tag", "restore")
-MOST_ADDED, MOST_TAGS = 3, 8
+MOST = 4  # columns that a table gains, and tags
 
 Row = dict[str, Any]
 
@@ -131,8 +131,8 @@ def fresh_rows(model: Model, rng: np.random.Generator, count: int) -> list[Row]:
     return out
 
 
-def draw(model: Model, rng: np.random.Generator, kind: str) -> tuple[Change, Model]:
-    """A change of this kind that changes something, and the model after it."""
+def draw(model: Model, rng: np.random.Generator, kind: str, most: int = MOST) -> tuple[Change, Model]:
+    """A change of this kind and the model after it; an append instead of one more than ``most`` columns or tags."""
     some = list(model.rows.values())
     chosen = [some[i] for i in rng.permutation(len(some))[:3]]
     new = fresh_rows(model, rng, int(rng.integers(1, 5)))
@@ -153,7 +153,7 @@ def draw(model: Model, rng: np.random.Generator, kind: str) -> tuple[Change, Mod
     elif kind == "update":
         options = {"label": f"w{serial}", "where": str(rng.choice(wheres[1:]))}
     elif kind == "add_column":
-        if len(model.columns) - len(NAMES) >= MOST_ADDED + model.named:
+        if len(model.columns) - len(NAMES) >= most + model.named:
             return draw(model, rng, "append")
         options = {"name": f"added{serial}"}
     elif kind == "save_score":
@@ -162,7 +162,7 @@ def draw(model: Model, rng: np.random.Generator, kind: str) -> tuple[Change, Mod
         options = {"keep": timedelta(0) if rng.random() < 0.3 else None}
     elif kind == "tag" or kind == "restore" and not model.tags:
         kind, options = "tag", {"name": f"t{serial}"}
-        if len(model.tags) >= MOST_TAGS:
+        if len(model.tags) >= most:
             return draw(model, rng, "append")
     elif kind == "restore":
         options = {"name": str(rng.choice(sorted(model.tags)))}
