@@ -222,6 +222,22 @@ class Table(Source):
                 positions, rows = self.reader.read(self.dataset, self.layout, part, names)
             yield positions.numpy(), rows
 
+    def to_reader(self) -> pa.RecordBatchReader:
+        """All rows in batches, with all columns under the user's names: the id, the keys, the values, the others."""
+        layout = self.layout
+        own = () if layout.id is None else (layout.id,)
+        names = (*own, *layout.keys, *layout.values, *layout.others)
+        schema = pa.schema([pa.field(name, layout.types[name]) for name in names])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with told(self.folder, "read"):
+                stored = [stored_name(name) for name in names]
+                for batch in self.dataset.scanner(columns=stored, scan_in_order=True).to_batches():
+                    arrays = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
     def by_id(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Of ids of the id column: the positions (r,) of their rows, −1 where there is none, and their order of ids."""
         name = stored_name(cast(str, self.layout.id))

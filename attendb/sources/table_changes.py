@@ -157,7 +157,7 @@ def _replaced(
         written += added
         operation: Any = lance.LanceOperation.Append(added)
         if len(positions):
-            updated, removed = fragments_without(table.dataset, positions)
+            updated, removed = fragments_without(table.dataset, addresses_of(table.dataset, positions))
             operation = lance.LanceOperation.Update(removed, updated, written, update_mode="rewrite_rows")
         dataset = commit(table.dataset, operation, message)
         committed = True
@@ -182,10 +182,9 @@ def delete_rows(table: Table, which: Callable[[Table], np.ndarray]) -> tuple[Tab
 
 
 def _without(table: Table, positions: np.ndarray) -> tuple[list[Any], list[int], int]:
-    positions = np.unique(positions[positions >= 0])
-    addresses = addresses_of(table.dataset, positions)
-    gone = sum(len(rows) for rows in addresses.values())
-    return (*fragments_without(table.dataset, positions), gone) if gone else ([], [], 0)
+    """The fragments that a table has without these rows, and how many of them there were."""
+    addresses = addresses_of(table.dataset, np.unique(positions[positions >= 0]))
+    return (*fragments_without(table.dataset, addresses), sum(len(rows) for rows in addresses.values()))
 
 
 def update_rows(table: Table, changes: Mapping[str, Any], where: str | None) -> tuple[Table, int]:
