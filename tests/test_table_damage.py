@@ -185,7 +185,6 @@ def test_a_damaged_newest_manifest_opens_the_version_before_with_a_warning(path,
         lambda: db.add_column("z", "y"),
         lambda: db.compact(),
         lambda: db.refresh(),
-        lambda: handle.refresh(),
     ):
         with pytest.raises(ad.StorageError, match="restore") as error:
             change()

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import attendb as ad
-from attendb.sources import table, table_writing
+from attendb.sources import table_changes, table_writing
 
 LIMIT = 120  # seconds after which a process hangs
 
@@ -223,7 +223,7 @@ def test_another_program_that_writes_in_between_is_seen(tmp_path, monkeypatch):
     """Its commit falls between our look at the newest version and our commit: the change is made again after it."""
     path = str(tmp_path / "t.adb")
     db = created(path)
-    real, calls = table.commit, 0
+    real, calls = table_changes.commit, 0
 
     def late(*arguments: Any) -> Any:
         nonlocal calls
@@ -232,7 +232,7 @@ def test_another_program_that_writes_in_between_is_seen(tmp_path, monkeypatch):
             lance.dataset(path).delete("number = 2")
         return real(*arguments)
 
-    monkeypatch.setattr(table, "commit", late)
+    monkeypatch.setattr(table_changes, "commit", late)
     db.upsert(row(2, 99.0))
     assert calls == 2
     assert ad.Database.open(path).to_pandas()[["number", "y"]].to_numpy().tolist() == [[1, 10], [3, 30], [2, 99]]

@@ -56,6 +56,7 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
         fragments = write_data(table.folder, table.layout, noted())
     if not fragments:
         return Change(table, np.zeros(0, dtype=np.int64))
+    before: int | None = None  # version that a commit was tried on
     committed = False
     try:
         ids = None if own is None else joined(seen)
@@ -63,7 +64,7 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
             check_once(ids, "ids")
 
         def work(newest: Table) -> Change:
-            nonlocal committed
+            nonlocal before, committed
             if newest.layout.stored != table.layout.stored:
                 raise InputError("the columns of the table were changed meanwhile: refresh() and append again")
             if ids is not None:
@@ -71,6 +72,7 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
                 if len(taken):
                     shown = some(ids.take(pa.array(taken[:6])).to_pylist())
                     raise InputError(f"the ids {shown} exist already: use upsert to replace their rows")
+            before = newest.version
             dataset = commit(newest.dataset, lance.LanceOperation.Append(fragments), "append")
             committed = True
             written = positions_of(dataset, fragments) if ids is None else ids.to_numpy(zero_copy_only=False)
@@ -79,7 +81,7 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
         return table.changed(work)
     finally:
         if not committed:
-            discard(table.folder, fragments)
+            discard(table.folder, fragments, before)
 
 
 def upsert_stored(table: Table, conformed: pa.Table) -> Change:
@@ -163,7 +165,7 @@ def _replaced(
         committed = True
     finally:
         if not committed:
-            discard(table.folder, written)
+            discard(table.folder, written, table.version)
     return tended(dataset, table.layout), positions_of(dataset, added)
 
 
@@ -240,8 +242,9 @@ def check_once(ids: pa.Array, what: str) -> None:
 
 def tended(dataset: Any, layout: Layout) -> Any:
     """The version, or the one after it that takes up new rows in the indexes."""
+    before = dataset.version
     if tend_indexes(dataset, layout):
-        sync_version(dataset)
+        sync_version(dataset, before)
     return dataset
 
 
