@@ -419,6 +419,31 @@ def test_queries_come_from_stdin(plant):
         assert found == pytest.approx(expected(plant, QUERIES, scott(plant))[0], rel=1e-12)
 
 
+def test_a_file_without_rows_asks_nothing_and_answers_nothing():
+    Path("none.csv").write_text("temperature,vacuum\n")
+    words = ("query", "plant.csv", "--key", "temperature", "--value", "output", "--at", "none.csv")
+    assert json.loads(invoke(*words, "--json").stdout)["answers"] == []
+    assert invoke(*words).stdout.split() == ["temperature", "answer_output"]
+    Path("head.csv").write_text("x,y\n")
+    refused(invoke("query", "head.csv", "--value", "y", "--at", "x=1"), "head.csv has no rows")
+
+
+def test_text_is_read_as_it_is_told_and_only_what_concerns_the_question_is_said():
+    Path("odd.txt").write_text("zip;x;on;day\n02116;1,5;true;31/12/2014\n94107;2,5;false;10/03/2011\n")
+    words = ("query", "odd.txt", "--delimiter", ";", "--decimal", ",")
+    result = invoke(*words, "--value", "x", "--at", "zip=0211")
+    assert (result.exit_code, result.stdout) == (0, "1.5\n"), result.stderr
+    assert "column 'zip' is text" in result.stderr and "--type zip=" in result.stderr
+    assert "zip" not in invoke(*words, "--value", "x", "--at", "on=true").stderr
+    refused(invoke(*words, "--value", "x", "--at", "day=3"), "column 'day' holds date, which cannot be compared")
+    kept = invoke(*words, "--value", "x", "--at", "on=true", "--where", "day < '2014-01-01'")
+    assert kept.stdout == "2.5\n"
+    Path("short.csv").write_text("x,y\n1,2\n3\n")
+    refused(invoke("query", "short.csv", "--value", "x", "--at", "y=1"), "line 3", "or say --ragged pad")
+    ok = invoke("query", "short.csv", "--value", "x", "--at", "y=1", "--ragged", "pad", "--where", "y IS NOT NULL")
+    assert ok.stdout == "1\n"
+
+
 def test_a_column_without_spread_tells_no_row_from_another(plant):
     with_constant = plant.assign(planet=3)
     with_constant.to_csv("planet.csv", index=False)

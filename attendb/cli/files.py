@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .kinds import is_measure
-from .printing import closest_first, listed, note
+from .printing import closest_first, listed, note, progress
+from .words import in_shell
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,6 +31,8 @@ class Reading:
     decimal: str | None = None
     encoding: str | None = None
     types: tuple[str, ...] = ()  # NAME=TYPE
+    ragged: str | None = None
+    date_format: str | None = None
     sql: str | None = None  # over a database whose URI stands in the place of the file
 
     def open(self, path: str, advance: Advance | None, text: Sequence[str] = ()) -> Import:
@@ -44,6 +48,8 @@ class Reading:
             encoding=self.encoding,
             types=dict(self._types()),
             text=list(text),
+            ragged=self.ragged or "error",
+            date_format=self.date_format,
             query=self.sql,
             progress=advance,
         )
@@ -78,18 +84,32 @@ def version_of(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else text
 
 
-def read_file(path: str, reading: Reading, advance: Advance | None = None) -> pyarrow.Table:
-    """All rows of a file, in memory. What was assumed of it goes to stderr."""
+def read_file(path: str, reading: Reading) -> tuple[pyarrow.Table, tuple[str, ...]]:
+    """All rows of a file, in memory, and what was assumed to read them."""
     import pyarrow as pa
 
-    found = reading.open(path, advance)
-    for text in found.notes:
-        note(f"{path}: {text}")
-    return pa.Table.from_batches(found.batches(), schema=found.schema)
+    with progress("reading") as advance:
+        found = reading.open(path, advance)
+        return pa.Table.from_batches(found.batches(), schema=found.schema), found.notes
 
 
-def open_files(paths: Sequence[str], reading: Reading, advance: Advance | None) -> Import:
-    """Files one after the other as one table: the same columns, in the types that hold all of them."""
+def tell_notes(path: str, notes: Sequence[str], columns: Sequence[str], used: Sequence[str]) -> None:
+    """What was assumed of a file, on stderr; not what concerns other columns alone."""
+    for text in notes:
+        words = set(re.findall(r"[^\s,:;'\"()]+", text))
+        about = [name for name in columns if name in words or f"'{name}'" in text]
+        if not about or set(about) & set(used):
+            note(f"{path}: {in_shell(text)}")
+
+
+def open_files(paths: Sequence[str], reading: Reading, advance: Advance | None, where: str | None) -> Import:
+    """Files one after the other as one table, without the rows that do not satisfy a condition."""
+    found = _open_all(paths, reading, advance)
+    return found if where is None else _filtered(found, where, " ".join(paths))
+
+
+def _open_all(paths: Sequence[str], reading: Reading, advance: Advance | None) -> Import:
+    """Files as one table: the same columns, in the types that hold all of them."""
     paths = [one for path in paths for one in _fitting(path)]
     found = [reading.open(path, advance) for path in paths]
     if len(found) == 1:
@@ -151,6 +171,28 @@ def _joined(paths: Sequence[str], parts: Sequence[Import]) -> Import:
     notes = tuple(f"{path}: {text}" for path, one in zip(paths, parts, strict=True) for text in one.notes)
     reasons = {name: reason for one in reversed(parts) for name, reason in one.reasons.items()}
     return Joined(schema, notes, reasons, parts[0].index)
+
+
+def _filtered(table: Import, where: str, name: str) -> Import:
+    import pyarrow as pa
+
+    from ..importing import Import
+    from .rows import filter_rows
+
+    filter_rows(table.schema.empty_table(), where, name)  # what cannot be read is refused before a row is
+
+    class Filtered(Import):
+        """The rows of an import that satisfy a condition."""
+
+        @property
+        def rows(self) -> int | None:
+            return None
+
+        def batches(self) -> Iterator[pyarrow.RecordBatch]:
+            for batch in table.batches():
+                yield batch.filter(pa.array(filter_rows(pa.Table.from_batches([batch]), where, name)))
+
+    return Filtered(table.schema, table.notes, table.reasons, table.index)
 
 
 def _common(kinds: Sequence[pyarrow.DataType]) -> pyarrow.DataType:
