@@ -139,6 +139,10 @@ def test_text_and_types_that_are_asked_for(csv):
     assert rows_of(table)["code"] == [7, 8]
     with pytest.raises(InputError, match=r"column 'x' has 'a' \(line 3\), which is no int64"):
         csv("x\n1\na\n", types={"x": "int64"})
+    with pytest.raises(
+        InputError, match=r"column 'x' cannot be read \(CSV conversion error to int8: invalid value '300'"
+    ):
+        rows_of(csv("y,x\n1,300\n", types={"x": "int8"}))
     with pytest.raises(InputError, match="no type 'integer64'"):
         csv("x\n1\n", types={"x": "integer64"})
 

@@ -76,11 +76,19 @@ class Delimited(Import):
                         self.progress(done, self.rows)
                     yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
         except pa.ArrowInvalid as error:
-            raise InputError(f"{self.layout.where} cannot be read ({error})") from None
+            raise self._refused(error) from None
         except InputError as error:
             raise InputError(f"{self.layout.where}: {error}") from None
         if done != self.rows:
             raise InputError(f"{self.layout.where} was changed while it was read: import it again")
+
+    def _refused(self, error: Exception) -> InputError:
+        """What pyarrow says, which counts columns, with the name of the column."""
+        found = re.search(r"column #(\d+): (?:Row #\d+: )?(.*)", str(error))
+        if found is None:
+            return InputError(f"{self.layout.where} cannot be read ({error})")
+        name = self.decisions[int(found[1])].name
+        return InputError(f"{self.layout.where}: column {name!r} cannot be read ({found[2]}): give it another type")
 
     def _stream(self) -> Any:
         """The rows as UTF-8, without the line of names."""

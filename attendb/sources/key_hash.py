@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from .base import Data, Rows

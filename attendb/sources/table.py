@@ -465,7 +465,7 @@ class Table(Source):
         return self.changed(work)
 
     def _without(self, positions: np.ndarray) -> tuple[list[Any], list[int], int]:
-        positions = np.unique(positions)
+        positions = np.unique(positions[positions >= 0])
         addresses = addresses_of(self.dataset, positions)
         gone = sum(len(rows) for rows in addresses.values())
         return (*fragments_without(self.dataset, positions), gone) if gone else ([], [], 0)

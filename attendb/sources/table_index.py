@@ -36,7 +36,8 @@ def tend_indexes(dataset: Any, layout: Layout, *, all_rows: bool = False) -> boo
             continue
         outside = set(rows) - set().union(*own)
         count = sum(rows[number] for number in outside)
-        if not all_rows and len(outside) <= FRAGMENTS and count <= ROWS or not outside and not all_rows:
+        few = len(outside) <= FRAGMENTS and count <= ROWS
+        if (len(own) == 1 and not outside) if all_rows else few:
             continue
         merged = len(own) if all_rows else _taken_up([sum(rows.get(i, 0) for i in part) for part in own], count)
         dataset.optimize.optimize_indices(num_indices_to_merge=merged, index_names=[f"{column}_idx"])

@@ -95,13 +95,14 @@ def tag(table: Table, name: str) -> None:
 
 
 def compact(table: Table, keep: timedelta | None = None) -> Table:
-    """Join small fragments, drop deleted rows for good, take up all rows in the indexes.
+    """Join small fragments, drop deleted rows where they are more than a tenth, take up all rows in the indexes.
 
     ``keep``: remove versions that are older, and the files that only they used. None: all versions stay.
     """
 
     def work(newest: Table) -> Table:
         dataset = newest.dataset
+        tend_indexes(dataset, newest.layout, all_rows=True)  # Lance joins rows that are indexed only with their like
         dataset.optimize.compact_files(num_threads=os.cpu_count())
         tend_indexes(dataset, newest.layout, all_rows=True)
         if keep is not None:
