@@ -287,6 +287,15 @@ def test_append_adds_the_rows_of_files(plant):
     assert len(ad.Database.open("plant.adb")) == 2 * ROWS
 
 
+def test_what_is_text_in_the_table_is_text_in_the_files_added():
+    Path("codes.csv").write_text("zip,x\n02116,1\n")
+    Path("more.csv").write_text("zip,x\n94107,2\n")
+    done("create", "codes.csv", "--out", "codes.adb", "--key", "zip", "--value", "x")
+    done("append", "codes.adb", "more.csv")
+    assert told("upsert", "codes.adb", "more.csv")["replaced"] == 1
+    assert ad.Database.open("codes.adb").lookup("94107") == 2
+
+
 def test_upsert_counts_what_it_replaced_and_added(plant):
     found = told("upsert", "plant.adb", "corrected.csv")
     assert (found["replaced"], found["added"], found["rows"]) == (1, 1, ROWS + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attendb.cli import app
-from attendb.cli.printing import aligned, cell, closest_first, printable, to_json
+from attendb.cli.printing import aligned, cell, closest_first, printable, progress, to_json
 
 ROWS = 300
 
@@ -442,6 +443,27 @@ def test_text_is_read_as_it_is_told_and_only_what_concerns_the_question_is_said(
     refused(invoke("query", "short.csv", "--value", "x", "--at", "y=1"), "line 3", "or say --ragged pad")
     ok = invoke("query", "short.csv", "--value", "x", "--at", "y=1", "--ragged", "pad", "--where", "y IS NOT NULL")
     assert ok.stdout == "1\n"
+
+
+def test_codes_of_queries_are_text_where_the_table_has_text():
+    Path("codes.csv").write_text("zip,x\n02116,1\n94107,2\n")
+    Path("zips.csv").write_text("zip\n94107\n")
+    for words in (["--at", "zips.csv"], ["--at", "zips.csv", "--type", "x=float64"]):
+        assert ask("codes.csv", "--key", "zip", "--value", "x", *words)["answers"][0]["answer"] == {"x": 2}
+    result = invoke("query", "codes.csv", "--key", "zip", "--value", "x", "--at", "-", stdin="zip\n94107\n")
+    assert result.stdout.split() == ["zip", "answer_x", "94107", "2"]
+
+
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress("reading") as advance:
+            advance(1, 2)
+        assert ("reading" in stream.getvalue()) == shown
 
 
 def test_a_column_without_spread_tells_no_row_from_another(plant):

@@ -84,7 +84,7 @@ def append(
     reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
     database = open_stored(table)
     with progress("reading") as advance, _where_offered(where):
-        added = len(database.append(open_files(files, reading, advance, where)))
+        added = len(database.append(open_files(files, reading, advance, where, stored_columns(database))))
     _tell(table, database, f"{added:,} rows added", {"added": added, "rows": len(database)}, as_json)
 
 
@@ -114,7 +114,7 @@ def upsert(
     database = open_stored(table)
     with progress("reading") as advance, _where_offered(where):
         before = len(database)
-        written = len(database.upsert(open_files(files, reading, advance, where)))
+        written = len(database.upsert(open_files(files, reading, advance, where, stored_columns(database))))
     added = len(database) - before
     words = f"{written - added:,} rows replaced, {added:,} added"
     found = {"replaced": written - added, "added": added, "rows": len(database)}

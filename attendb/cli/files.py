@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from itertools import pairwise
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .kinds import is_measure
+from .kinds import is_measure, kind_of
 from .printing import closest_first, listed, note, progress
 from .words import in_shell
 
@@ -54,6 +54,13 @@ class Reading:
             progress=advance,
         )
 
+    def open_like(self, path: str, advance: Advance | None, kinds: Mapping[str, pyarrow.DataType] | None) -> Import:
+        """Look at one file whose columns are to be compared with others: what is text there is text here, 94107 too."""
+        found = self.open(path, advance)
+        text = [f.name for f in found.schema if kinds and f.name in kinds and kind_of(kinds[f.name]) == "text"]
+        text = [name for name in text if kind_of(found.schema.field(name).type) != "text"]
+        return self.open(path, advance, text) if text else found
+
     def _types(self) -> Iterator[tuple[str, str]]:
         for text in self.types:
             name, equals, kind = text.rpartition("=")
@@ -84,12 +91,14 @@ def version_of(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else text
 
 
-def read_file(path: str, reading: Reading) -> tuple[pyarrow.Table, tuple[str, ...]]:
-    """All rows of a file, in memory, and what was assumed to read them."""
+def read_file(
+    path: str, reading: Reading, kinds: Mapping[str, pyarrow.DataType] | None = None
+) -> tuple[pyarrow.Table, tuple[str, ...]]:
+    """All rows of a file, in memory, and what was assumed to read them; ``kinds``: as in `Reading.open_like`."""
     import pyarrow as pa
 
     with progress("reading") as advance:
-        found = reading.open(path, advance)
+        found = reading.open_like(path, advance, kinds)
         return pa.Table.from_batches(found.batches(), schema=found.schema), found.notes
 
 
@@ -102,16 +111,27 @@ def tell_notes(path: str, notes: Sequence[str], columns: Sequence[str], used: Se
             note(f"{path}: {in_shell(text)}")
 
 
-def open_files(paths: Sequence[str], reading: Reading, advance: Advance | None, where: str | None) -> Import:
-    """Files one after the other as one table, without the rows that do not satisfy a condition."""
-    found = _open_all(paths, reading, advance)
+def open_files(
+    paths: Sequence[str],
+    reading: Reading,
+    advance: Advance | None,
+    where: str | None,
+    kinds: Mapping[str, pyarrow.DataType] | None = None,
+) -> Import:
+    """Files one after the other as one table, without the rows that do not satisfy a condition.
+
+    ``kinds``: the columns of the table that they are added to.
+    """
+    found = _open_all(paths, reading, advance, kinds)
     return found if where is None else _filtered(found, where, " ".join(paths))
 
 
-def _open_all(paths: Sequence[str], reading: Reading, advance: Advance | None) -> Import:
+def _open_all(
+    paths: Sequence[str], reading: Reading, advance: Advance | None, kinds: Mapping[str, pyarrow.DataType] | None
+) -> Import:
     """Files as one table: the same columns, in the types that hold all of them."""
     paths = [one for path in paths for one in _fitting(path)]
-    found = [reading.open(path, advance) for path in paths]
+    found = [reading.open_like(path, advance, kinds) for path in paths]
     if len(found) == 1:
         return found[0]
     for (first, one), (second, other) in pairwise(zip(paths, found, strict=True)):

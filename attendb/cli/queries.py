@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ class Queries:
 
 def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, reading: Reading) -> Queries:
     """The queries of ``--at``, over columns that the table has. InputError where there are none, or both kinds."""
+    reading = replace(reading, types=())  # which name columns that queries need not have
     pairs = [text for text in at if "=" in text and (text.split("=")[0] in columns or not Path(text).exists())]
     files = [text for text in at if text not in pairs]
     if pairs and files:
@@ -42,12 +43,12 @@ def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, read
     if not files:
         return Queries(_one_query(pairs, columns, table), "--at", (), single=True)
     if files[0] == "-":
-        return Queries(*_from_stdin(reading), single=False)
+        return Queries(*_from_stdin(reading, columns), single=False)
     if not Path(files[0]).exists() and files[0] in columns:
         raise InputError(f"--at {files[0]} names a column: give its number too, as in --at {files[0]}=1.5")
     if not Path(files[0]).exists():
         raise InputError(no_such_file(files[0]) + "; a query in place is name=number")
-    found, notes = read_file(files[0], reading)
+    found, notes = read_file(files[0], reading, columns)
     return Queries(found, files[0], notes, single=False)
 
 
@@ -78,7 +79,7 @@ def _value(name: str, text: str, kind: pyarrow.DataType) -> Any:
     return number(text, f"--at {name}")
 
 
-def _from_stdin(reading: Reading) -> tuple[pyarrow.Table, str, tuple[str, ...]]:
+def _from_stdin(reading: Reading, columns: Mapping[str, Any]) -> tuple[pyarrow.Table, str, tuple[str, ...]]:
     """A CSV with a line of names, or JSON Lines."""
     with tempfile.TemporaryDirectory(prefix="attendb-") as folder:
         start = sys.stdin.buffer.read(1)
@@ -86,7 +87,7 @@ def _from_stdin(reading: Reading) -> tuple[pyarrow.Table, str, tuple[str, ...]]:
         with path.open("wb") as file:
             file.write(start)
             shutil.copyfileobj(sys.stdin.buffer, file)
-        table, notes = read_file(str(path), reading)
+        table, notes = read_file(str(path), reading, columns)
         return table, "stdin", notes
 
 
