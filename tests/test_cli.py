@@ -181,6 +181,9 @@ def test_create_from_a_database_by_sql():
         connection.commit()
     words = ("create", "sqlite:///plant.db", "--sql", "SELECT * FROM hours WHERE t < 5", "--out", "p.adb")
     assert told(*words, "--value", "output")["rows"] == 5
+    words = ("query", "sqlite:///plant.db", "--value", "output", "--at", "t=3.2", "--weights", "nearest")
+    assert float(done(*words, "--sql", "SELECT * FROM hours").stdout) == 9
+    refused(invoke(*words), "say which rows with --sql")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_create_from_a_database_by_sql():
         (["january.csv", "--out", "p.adb", "--value", "output", "--id", "site"], "more than once"),
         (["january.csv", "--out", "p.adb", "--key", "output", "--value", "output"], "'output'"),
         (["gaps.csv", "--out", "p.adb", "--value", "y"], "'x'"),
-        (["sqlite:///no.db", "--out", "p.adb", "--value", "y"], "query"),
+        (["sqlite:///no.db", "--out", "p.adb", "--value", "y"], "with --sql"),
     ],
 )
 def test_create_refuses_and_leaves_nothing(words, message):

@@ -248,6 +248,7 @@ def test_large_whole_numbers_keep_their_digits():
     words = ("accounts.csv", "--value", "account", "--at", "x=1.2", "--weights", "nearest")
     assert ask(*words)["answers"][0]["answer"] == {"account": 1234567890123456789}
     assert invoke("query", *words).stdout == "1234567890123456789\n"
+    assert ask(*words[:-1], "top:1")["answers"][0]["answer"] == {"account": 1234567890123456789}
     best = ask(*words[:-1], "softmax", "--explain", 1)["answers"][0]["rows"][0]
     assert best["columns"] == {"x": 1, "account": 1234567890123456789}
     invoke("query", *words, "--out", "out.jsonl")
@@ -300,6 +301,13 @@ def test_a_heatmap_is_drawn(end):
     result = invoke("query", "plant.csv", "--value", "output", "--at", "queries.csv", "--heatmap", f"weights.{end}")
     assert result.exit_code == 0, result.stderr
     assert Path(f"weights.{end}").read_bytes()[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
+
+
+def test_a_heatmap_that_is_too_large_is_refused_with_what_to_do(monkeypatch):
+    monkeypatch.setattr("attendb.answer.Answer.weights.__kwdefaults__", {"max_bytes": 100})
+    result = invoke("query", "plant.csv", *AT, "--heatmap", "weights.png")
+    refused(result, "above the bound of 100 bytes: ask fewer queries, or leave --heatmap out")
+    assert not Path("weights.png").exists()
 
 
 def test_outputs_are_refused_before_the_work():

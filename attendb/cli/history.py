@@ -55,7 +55,9 @@ def _file_info(path: str, as_json: bool) -> None:
         from ..importing.base import type_name
 
         columns = {field.name: {"type": type_name(field.type)} for field in found.schema}
-        print_json({"path": path, "rows": found.rows, "columns": columns, "notes": list(found.notes)})
+        print_json(
+            {"path": path, "rows": found.rows, "columns": columns, "notes": [in_shell(text) for text in found.notes]}
+        )
         return
     result(f"{path}: {'rows not counted' if found.rows is None else f'{found.rows:,} rows'}")
     show_types(found, {}, say=result)

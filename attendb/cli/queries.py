@@ -33,7 +33,7 @@ class Queries:
 
 def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, reading: Reading) -> Queries:
     """The queries of ``--at``, over columns that the table has. InputError where there are none, or both kinds."""
-    reading = replace(reading, types=())  # which name columns that queries need not have
+    reading = replace(reading, types=(), sql=None)  # which speak of the columns and rows of the table
     pairs = [text for text in at if "=" in text and (text.split("=")[0] in columns or not Path(text).exists())]
     files = [text for text in at if text not in pairs]
     if pairs and files:

@@ -57,6 +57,7 @@ def query(
     types: o.Types = None,
     ragged: o.Ragged = None,
     date_format: o.DateFormat = None,
+    sql: o.Sql = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Answer queries from a stored table, or straight from a file.
@@ -68,7 +69,7 @@ def query(
         check_writable(out, TABLES, inputs=[table, *words], overwrite=overwrite)
     if heatmap is not None:
         check_writable(heatmap, PICTURES, inputs=[table, *words])
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
     asked = open_asked(table, version, reading)
     if not words:
         raise InputError(_what_to_ask(asked, key, value))

@@ -18,6 +18,8 @@ _SAID = [
     (r"overwrite=True \(--overwrite\)", "--overwrite"),
     (r"pass id='([^']*)'", r"say --id \1"),
     (r"give sqlite:///(\S+) and query=", r"give sqlite:///\1 and --sql"),
+    (r"ask for top=, for fewer queries, or raise max_bytes", "ask fewer queries, or leave --heatmap out"),
+    (r"say which rows with query=", "say which rows with --sql"),
     (r"query= needs", "--sql needs"),
     (r"\b(delimiter|decimal|encoding|format)='([^']*)'", r"--\1 '\2'"),
     (r"choose with values=, such as values='([^']*)'", r"choose with --value \1"),
