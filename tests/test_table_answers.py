@@ -1,4 +1,4 @@
-"""Tables on disk answer as the oracle does: every score and weighting over ragged pieces, deletions, filters, compaction."""
+"""Tables on disk against the oracle: all scores and weightings over pieces, deletions, filters and compaction."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import CASES, KEYS, SCORES, VALUE_WIDTH, ScoreCase, normal, seeded
 from torch import Tensor
 
 import attendb as ad
 from attendb.testing import compare, oracle
-from cases import CASES, KEYS, SCORES, VALUE_WIDTH, Case, ScoreCase, normal, seeded
 
 WEIGHTS = np.linspace(0.5, 2.0, KEYS)
 
