@@ -25,6 +25,7 @@ from .sources.base import Rows, Source
 from .sources.frames import frame_of
 from .sources.rows import is_named, read_side, same_length
 from .sources.table import CACHE_BYTES, Table
+from .sources.table_changes import append_batches, delete_rows, update_rows, upsert_stored
 from .sources.table_creating import create_table, stream_of
 from .sources.table_opening import Damage, damages
 from .sources.table_upkeep import add_column, compact, restore, tag, versions
@@ -159,7 +160,7 @@ class StoredDatabase(Database):
         """
         with self._changing() as source:
             if values is None:
-                change = source.append_batches(self._batches(keys, source, ids))
+                change = append_batches(source, self._batches(keys, source, ids))
             else:
                 change = source.append(source.schema, *self._sides(keys, values, source), self._ids(ids, source))
             self._table = cast(Table, change.source)
@@ -175,7 +176,7 @@ class StoredDatabase(Database):
         with self._changing() as source:
             if values is None:
                 table = pa.Table.from_batches(list(self._batches(keys, source, ids)), source.layout.stored)
-                change = source.upsert_stored(table)
+                change = upsert_stored(source, table)
             else:
                 change = source.upsert(source.schema, *self._sides(keys, values, source), self._ids(ids, source))
             self._table = cast(Table, change.source)
@@ -191,7 +192,7 @@ class StoredDatabase(Database):
             raise InputError(f"delete was given {' and '.join(given) or 'nothing'}: give one of where=, keys= and ids=")
         with self._changing() as source:
             which = self._chosen(source, where, keys, ids)
-            self._table, gone = source.delete_rows(which)
+            self._table, gone = delete_rows(source, which)
             return gone
 
     def _chosen(self, source: Table, where: Any, keys: Any, ids: Any) -> Callable[[Table], np.ndarray]:
@@ -227,7 +228,7 @@ class StoredDatabase(Database):
         column and for results that the column cannot hold. Cost: the rows are read and written again, in batches.
         """
         with self._changing() as source:
-            self._table, rows = source.update(changes, where)
+            self._table, rows = update_rows(source, changes, where)
             return rows
 
     def add_column(self, name: str, data: Any) -> None:

@@ -367,9 +367,7 @@ def test_id_columns_name_rows(tmp_path):
             db.lookup(2.0)  # its old key, which the index still lists
         for change in (
             lambda db=db, new=new: db.append({"name": [new], "x": [5.0], "y": [5.0]}),
-            lambda db=db: db.append(
-                {"name": ["u", "u"] if isinstance(new, str) else [50, 50], "x": [5.0] * 2, "y": [5.0] * 2}
-            ),
+            lambda db=db, absent=absent: db.append({"name": [absent, absent], "x": [5.0] * 2, "y": [5.0] * 2}),
             lambda db=db: db.append({"x": [5.0], "y": [5.0]}),
             lambda db=db: db.append([5.0], [5.0]),
             lambda db=db: db.append({"name": pa.nulls(1), "x": [5.0], "y": [5.0]}),
@@ -828,3 +826,55 @@ def test_a_table_can_be_copied_as_a_folder(tmp_path):
     db = made(tmp_path)
     shutil.copytree(db.path, tmp_path / "copy")
     assert ad.Database.open(tmp_path / "copy").lookup(2.0) == 20.0
+
+
+def test_all_rows_can_be_streamed_under_their_own_names(tmp_path):
+    table = {"a.b": [[1.0, 2.0], [3.0, 4.0]], "y": [1.0, 2.0], "day": [datetime.date(2020, 1, 1), None], "n": [5, 6]}
+    db = ad.Database.create(tmp_path / "t.adb", table, keys="a.b", values="y", id="n")
+    db.delete(ids=[5])
+    found = db._source.to_reader().read_all()
+    assert found.to_pydict() == {"n": [6], "a.b": [[3.0, 4.0]], "y": [2.0], "day": [None]}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have no size limit here")
+def test_a_full_disk_loses_nothing(tmp_path):
+    """A limit on the size of files stands for the disk: writing fails in the middle."""
+    import resource
+
+    x = np.random.default_rng(0).standard_normal((2000, 50))
+    table = {"x": x, "y": x[:, 0]}
+    db = ad.Database.create(tmp_path / "t.adb", table, keys="x", values="y")
+    version, files = db.version, sorted(os.listdir(tmp_path / "t.adb" / "data"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        for change in (lambda: db.append(table), lambda: db.upsert({"x": x + 1, "y": x[:, 0]})):
+            with pytest.raises(ad.StorageError, match="cannot be"):
+                change()
+        with pytest.raises(ad.StorageError, match="cannot be created"):
+            ad.Database.create(tmp_path / "u.adb", table, keys="x", values="y")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == ["t.adb"] and sorted(os.listdir(tmp_path / "t.adb" / "data")) == files
+    assert ad.Database.open(tmp_path / "t.adb").version == version and len(db) == 2000
+    assert db.append(table).tolist() == list(range(2000, 4000)) and db.verify() == []
+
+
+def test_a_missing_index_is_found(tmp_path):
+    db = made(tmp_path)
+    (index,) = os.listdir(tmp_path / "t.adb" / "_indices")
+    shutil.rmtree(tmp_path / "t.adb" / "_indices" / index)
+    (damage,) = ad.Database.open(tmp_path / "t.adb").verify()
+    assert index in damage.file and "restore(1)" in damage.repair and db.version == 2
+
+
+def test_indexes_take_up_new_rows(tmp_path):
+    db = made(tmp_path)
+    for i in range(40):
+        db.append({"x": [10.0 + i], "y": [1.0]})
+    outside = [{x.fragment_id for x in db._source.dataset.get_fragments()}]
+    (index,) = db._source.dataset.describe_indices()
+    for segment in index.segments:
+        outside[0] -= set(segment.fragment_ids)
+    assert len(outside[0]) <= 8 and len(index.segments) <= 6
+    assert all(db.lookup(10.0 + i) == 1.0 for i in range(40))

@@ -247,7 +247,8 @@ import sys, attendb as ad, numpy as np
 path, i = sys.argv[1], int(sys.argv[2])
 print("ready", flush=True)
 if sys.argv[3] == "create":
-    ad.Database.create(path, {"name": np.arange(3000), "x": np.arange(3000.0), "y": np.arange(3000.0)}, keys="x", values="y")
+    x = np.arange(3000.0)
+    ad.Database.create(path, {"name": np.arange(3000), "x": x, "y": x}, keys="x", values="y")
 else:
     db = ad.Database.open(path)
     while True:

@@ -1,6 +1,7 @@
 """A 64-bit hash of a key that is the same in every process and version, so that it can be stored.
 
-Numbers go by their bits in the dtype of the column (−0 as 0), texts by their form NFC. Rows that hash alike are compared in full by whoever asks, so that two keys of one hash are never mistaken for each other.
+Numbers go by their bits in the dtype of the column (−0 as 0), texts by their form NFC. Rows that hash alike are
+compared in full by whoever asks, so that two keys of one hash are never mistaken for each other.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ commit on the newest version, made under the table's lock (`table_writing`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -20,27 +20,15 @@ from ..columns import Opaque
 from ..errors import ConflictError, InputError, NotFoundError
 from .arrow import array_of, as_table, pc
 from .base import Block, Change, Data, Matches, Rows, Schema, Source
-from .exact import Codes, duplicates, fit_numbers
+from .exact import Codes, fit_numbers
 from .key_hash import key_hashes
 from .layout import HASH, Layout, fitted, stored_name
 from .rows import count, some
-from .table_filter import TableFilter, refuse_vector
-from .table_index import tend_indexes
+from .table_changes import append_batches, delete_rows, sql_literal, upsert_stored
+from .table_filter import TableFilter
 from .table_opening import check_process, open_newest_whole, open_version, table_folder
 from .table_reading import Fragment, Part, Reader, ahead, parts_of, rows_of_a_block
-from .table_writing import (
-    addresses_of,
-    batches_of,
-    commit,
-    discard,
-    fragments_without,
-    locked,
-    row_ids_of,
-    sync_version,
-    told,
-    with_retries,
-    write_data,
-)
+from .table_writing import batches_of, locked, told, with_retries
 
 T = TypeVar("T")
 
@@ -181,11 +169,11 @@ class Table(Source):
         fits = np.ones(count(next(iter(keys.values()))), dtype=bool)
         own: Rows = {}
         for name in self.layout.keys:
-            own[name], like = keys[name], self._empty[name]
-            data = keys[name]
+            data, like = keys[name], self._empty[name]
             if isinstance(data, Tensor) and isinstance(like, Tensor):
-                own[name], same = fit_numbers(data.detach().cpu(), like.dtype)
-                fits &= (same & ~own[name].isnan()).all(1).numpy()
+                data, same = fit_numbers(data.detach().cpu(), like.dtype)
+                fits &= (same & ~data.isnan()).all(1).numpy()
+            own[name] = data
         return own, fits
 
     def _with_hashes(self, hashes: np.ndarray) -> pa.Table:
@@ -234,6 +222,22 @@ class Table(Source):
                 positions, rows = self.reader.read(self.dataset, self.layout, part, names)
             yield positions.numpy(), rows
 
+    def to_reader(self) -> pa.RecordBatchReader:
+        """All rows in batches, with all columns under the user's names: the id, the keys, the values, the others."""
+        layout = self.layout
+        own = () if layout.id is None else (layout.id,)
+        names = (*own, *layout.keys, *layout.values, *layout.others)
+        schema = pa.schema([pa.field(name, layout.types[name]) for name in names])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with told(self.folder, "read"):
+                stored = [stored_name(name) for name in names]
+                for batch in self.dataset.scanner(columns=stored, scan_in_order=True).to_batches():
+                    arrays = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
     def by_id(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Of ids of the id column: the positions (r,) of their rows, −1 where there is none, and their order of ids."""
         name = stored_name(cast(str, self.layout.id))
@@ -241,7 +245,7 @@ class Table(Source):
             if len(ids) <= FEW:
                 if not len(ids):
                     return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-                listed = ", ".join(_sql_literal(x) for x in ids.to_pylist())
+                listed = ", ".join(sql_literal(x) for x in ids.to_pylist())
                 among = f"`{name}` IN ({listed})"
                 found = self.dataset.scanner(columns=[name], filter=among, with_row_id=True).to_table()
             else:
@@ -293,134 +297,11 @@ class Table(Source):
             return with_retries(once, self.folder)
 
     def append(self, schema: Schema, keys: Rows, values: Rows, ids: Any | None) -> Change:
-        return self.append_batches(batches_of(self.layout.sides(keys, values, ids), self.layout))
-
-    def append_batches(self, batches: Iterable[pa.RecordBatch]) -> Change:
-        """Add conformed rows. The data is written before the lock is taken."""
-        import lance
-
-        own = self.layout.id
-        seen: list[pa.Array] = []
-
-        def noted() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                if own is not None:
-                    seen.append(batch.column(stored_name(own)))
-                yield batch
-
-        check_process()
-        with told(self.folder, "appended to"):
-            fragments = write_data(self.folder, self.layout, noted())
-        if not fragments:
-            return Change(self, np.zeros(0, dtype=np.int64))
-        committed = False
-        try:
-            ids = None if own is None else _joined(seen)
-            if ids is not None:
-                check_once(ids, "ids")
-
-            def work(newest: Table) -> Change:
-                nonlocal committed
-                if newest.layout.stored != self.layout.stored:
-                    raise InputError("the columns of the table were changed meanwhile: refresh() and append again")
-                if ids is not None:
-                    taken = np.flatnonzero(newest.by_id(ids)[0] >= 0)
-                    if len(taken):
-                        shown = some(ids.take(pa.array(taken[:6])).to_pylist())
-                        raise InputError(f"the ids {shown} exist already: use upsert to replace their rows")
-                dataset = commit(newest.dataset, lance.LanceOperation.Append(fragments), "append")
-                committed = True
-                written = positions_of(dataset, fragments) if ids is None else ids.to_numpy(zero_copy_only=False)
-                return Change(newest.at(tended(dataset, newest.layout)), written)
-
-            return self.changed(work)
-        finally:
-            if not committed:
-                discard(self.folder, fragments)
+        return append_batches(self, batches_of(self.layout.sides(keys, values, ids), self.layout))
 
     def upsert(self, schema: Schema, keys: Rows, values: Rows, ids: Any | None) -> Change:
-        return self.upsert_table(self.layout.sides(keys, values, ids))
-
-    def upsert_table(self, table: pa.Table) -> Change:
-        """Replace the rows with the same id, or, without an id column, with the equal key; add the others."""
-        return self.upsert_stored(pa.Table.from_batches(list(batches_of(table, self.layout)), self.layout.stored))
-
-    def upsert_stored(self, conformed: pa.Table) -> Change:
-        """The same for rows as they are stored."""
-        if self.layout.id is not None:
-            check_once(_joined([conformed.column(stored_name(self.layout.id))]), "ids")
-
-        def work(newest: Table) -> Change:
-            if newest.layout.stored != self.layout.stored:
-                raise InputError("the columns of the table were changed meanwhile: refresh() and upsert again")
-            positions = newest._positions_to_replace(conformed)
-            dataset, positions = newest._upserted(conformed, positions)
-            ids = None if self.layout.id is None else _joined([conformed.column(stored_name(self.layout.id))])
-            return Change(newest.at(dataset), positions if ids is None else ids.to_numpy(zero_copy_only=False))
-
-        if not conformed.num_rows:
-            return Change(self, np.zeros(0, dtype=np.int64))
-        return self.changed(work)
-
-    def _positions_to_replace(self, rows: pa.Table) -> np.ndarray:
-        """Where rows with the same id or key stand, −1 where there is none."""
-        if self.layout.id is not None:
-            return self.by_id(_joined([rows.column(stored_name(self.layout.id))]))[0]
-        keys = self.layout.rows_of(rows, self.layout.keys)
-        twice = duplicates(keys)
-        if len(twice):
-            raise InputError(f"rows {some(twice)} of keys repeat the key of an earlier row: give every key once")
-        wanted, found = self.find(keys)
-        several = np.unique(wanted[1:][wanted[1:] == wanted[:-1]])
-        if len(several):
-            of_one = found[wanted == several[0]]
-            raise InputError(
-                f"the key in row {several[0]} belongs to {len(of_one)} rows (ids {some(of_one)}): "
-                "create the table with an id column to say which to replace"
-            )
-        positions = np.full(rows.num_rows, -1, dtype=np.int64)
-        positions[wanted] = found
-        return positions
-
-    def _upserted(self, rows: pa.Table, positions: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Commit rows in place of those at ``positions`` (−1: new ones); the new version, and where each row stands."""
-        old, new = np.flatnonzero(positions >= 0), np.flatnonzero(positions < 0)
-        order = old[np.argsort(positions[old], kind="stable")]
-        dataset, added = self._replaced(
-            rows.take(pa.array(order)).to_batches(), positions[order], rows.take(pa.array(new)).to_batches(), "upsert"
-        )
-        out = positions.copy()
-        out[new] = added
-        return dataset, out
-
-    def _replaced(
-        self, rows: Iterable[pa.RecordBatch], positions: np.ndarray, new: Iterable[pa.RecordBatch], message: str
-    ) -> tuple[Any, np.ndarray]:
-        """Commit rows in place of those at ``positions``, in that order, and new ones; returns where these stand."""
-        import lance
-        from lance.fragment import RowIdSequence
-
-        written: list[Any] = []
-        committed = False
-        try:
-            written += write_data(self.folder, self.layout, rows) if len(positions) else []
-            start = 0
-            for fragment in written:
-                ids = positions[start : start + fragment.physical_rows]
-                fragment.row_id_meta = RowIdSequence(ids.tolist()).to_inline_metadata()
-                start += fragment.physical_rows
-            added = write_data(self.folder, self.layout, new)
-            written += added
-            operation: Any = lance.LanceOperation.Append(added)
-            if len(positions):
-                updated, removed = fragments_without(self.dataset, positions)
-                operation = lance.LanceOperation.Update(removed, updated, written, update_mode="rewrite_rows")
-            dataset = commit(self.dataset, operation, message)
-            committed = True
-        finally:
-            if not committed:
-                discard(self.folder, written)
-        return tended(dataset, self.layout), positions_of(dataset, added)
+        batches = batches_of(self.layout.sides(keys, values, ids), self.layout)
+        return upsert_stored(self, pa.Table.from_batches(list(batches), self.layout.stored))
 
     def rewritten(self, before: Block, keys: Rows, values: Rows) -> tuple[Table, Block]:
         """The next version, in which the rows of ``before`` have these keys and values; and those rows as stored.
@@ -449,92 +330,7 @@ class Table(Source):
         return self.changed(work)
 
     def delete(self, ids: np.ndarray) -> Source:
-        return self.delete_rows(lambda newest: ids)[0] if len(ids) else self
-
-    def delete_rows(self, which: Callable[[Table], np.ndarray]) -> tuple[Table, int]:
-        """Remove the rows at the positions that ``which`` names of the newest version; how many there were."""
-        import lance
-
-        def work(newest: Table) -> tuple[Table, int]:
-            updated, removed, gone = newest._without(which(newest))
-            if not gone:
-                return newest, 0
-            operation = lance.LanceOperation.Delete(updated, removed, "delete")
-            return newest.at(commit(newest.dataset, operation, "delete")), gone
-
-        return self.changed(work)
-
-    def _without(self, positions: np.ndarray) -> tuple[list[Any], list[int], int]:
-        positions = np.unique(positions[positions >= 0])
-        addresses = addresses_of(self.dataset, positions)
-        gone = sum(len(rows) for rows in addresses.values())
-        return (*fragments_without(self.dataset, positions), gone) if gone else ([], [], 0)
-
-    def update(self, changes: Mapping[str, Any], where: str | None) -> tuple[Table, int]:
-        """Set columns, by name, to what an expression of SQL gives for each row that satisfies the condition."""
-        expressions = self._expressions(changes)
-        if where is not None:
-            self.filter.check(where)
-
-        def work(newest: Table) -> tuple[Table, int]:
-            positions = newest.positions.numpy() if where is None else newest.matching(where)
-            if not len(positions):
-                return newest, 0
-            batches = newest._computed(expressions, positions)
-            return newest.at(newest._replaced(batches, positions, (), "update")[0]), len(positions)
-
-        return self.changed(work)
-
-    def _computed(self, expressions: Mapping[str, str], positions: np.ndarray) -> Iterator[pa.RecordBatch]:
-        """The rows at these positions with some columns computed anew."""
-        named = list(dict.fromkeys(name for text in expressions.values() for name in self.filter.named(text)))
-        for start in range(0, len(positions), TAKEN):
-            part = positions[start : start + TAKEN]
-            rows = self.stored_rows(part, list(self.layout.types))
-            known = self.layout.rows_of(rows, named)
-            columns = {name: rows.column(stored_name(name)) for name in self.layout.types}
-            for name, text in expressions.items():
-                columns[name] = column_of_sql(self.filter.compute(text, part, known), self.layout, name)
-            yield from batches_of(pa.table(columns), self.layout)
-
-    def _expressions(self, changes: Mapping[str, Any]) -> dict[str, str]:
-        out: dict[str, str] = {}
-        for name, text in changes.items():
-            if name not in self.layout.types or name == self.layout.id:
-                what = "is the id, which names a row for ever" if name == self.layout.id else "is no column"
-                raise InputError(f"{name!r} {what}: update one of {', '.join(map(repr, self.layout.types))}")
-            refuse_vector(self.layout, name)
-            out[name] = text if isinstance(text, str) else _sql_literal(text)
-            self.filter.check_expression(out[name])
-        if not out:
-            raise InputError("update was given nothing to change: give {column: expression}")
-        return out
-
-
-def check_once(ids: pa.Array, what: str) -> None:
-    """Raise InputError for an id that is given twice."""
-    counts = pc.value_counts(ids)
-    twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-    if len(twice):
-        raise InputError(f"{what} name {some(twice.to_pylist())} more than once: give every row its own id")
-
-
-def tended(dataset: Any, layout: Layout) -> Any:
-    """The version, or the one after it that takes up new rows in the indexes."""
-    if tend_indexes(dataset, layout):
-        sync_version(dataset)
-    return dataset
-
-
-def positions_of(dataset: Any, fragments: Sequence[Any]) -> np.ndarray:
-    """The row ids that a version gave to the rows of fragments that were written for it."""
-    paths = {fragment.files[0].path for fragment in fragments}
-    return row_ids_of([x.metadata for x in dataset.get_fragments() if x.metadata.files[0].path in paths])
-
-
-def _joined(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    chunks = [chunk for x in arrays for chunk in (x.chunks if isinstance(x, pa.ChunkedArray) else [x])]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
+        return delete_rows(self, lambda newest: ids)[0] if len(ids) else self
 
 
 def _changed(a: Block, b: Block) -> np.ndarray:
@@ -562,23 +358,3 @@ def _is_among(positions: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if not len(wanted):
         return np.zeros(len(positions), dtype=bool)
     return wanted[np.minimum(np.searchsorted(wanted, positions), len(wanted) - 1)] == positions
-
-
-def _sql_literal(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, (bool, np.bool_)):
-        return str(int(value))
-    return repr(value.item() if isinstance(value, (np.generic, Tensor)) else value)
-
-
-def column_of_sql(values: list[object], layout: Layout, name: str) -> pa.Array:
-    """What SQLite gave for a column, in its type."""
-    kind = layout.types[name]
-    try:
-        found = pa.array(values)
-        return found.cast(pa.int64()).cast(kind) if pa.types.is_boolean(kind) else fitted(found, kind, name)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"the expression for {name!r} does not give {kind} ({error}): convert it") from None

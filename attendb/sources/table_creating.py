@@ -16,7 +16,8 @@ import pyarrow as pa
 from ..errors import InputError, StorageError
 from .arrow import as_table, is_stream
 from .layout import Layout, stored_name
-from .table import CACHE_BYTES, Table, check_once
+from .table import CACHE_BYTES, Table
+from .table_changes import check_once
 from .table_index import create_indexes
 from .table_opening import check_process, local_path
 from .table_writing import LOCK, OPTIONS, batch_rows, batches_of, sync, sync_tree, told, try_lock, watched

@@ -172,6 +172,18 @@ def _damages_of(folder: str, dataset: Any) -> Iterator[Damage]:
         gone = fragment.metadata.deletion_file
         if gone is not None:
             yield from _looked_at(os.path.join(folder, gone.path(fragment.fragment_id)), None, "list of deleted rows")
+    yield from _damages_of_indexes(folder, dataset)
+
+
+def _damages_of_indexes(folder: str, dataset: Any) -> Iterator[Damage]:
+    for index in dataset.describe_indices():
+        for segment in index.segments:
+            place = os.path.join(folder, "_indices", str(segment.uuid))
+            names = os.listdir(place) if os.path.isdir(place) else []
+            if not names:
+                yield Damage(place, "the index cannot be found", "")
+            for name in names:
+                yield from _looked_at(os.path.join(place, name), None, "index")
 
 
 def _looked_at(path: str, size: int | None, what: str) -> Iterator[Damage]:

@@ -13,7 +13,8 @@ from ..errors import InputError
 from .arrow import as_table
 from .base import ID
 from .layout import Layout, fitted, stored_name, stored_type_of_other
-from .table import Table, column_of_sql
+from .table import Table
+from .table_changes import column_of_sql
 from .table_index import create_indexes, tend_indexes
 from .table_opening import check_process, open_version, set_damaged_aside
 from .table_writing import commit, locked, sync, sync_version, told, with_retries

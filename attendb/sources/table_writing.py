@@ -221,9 +221,8 @@ def sync_tree(folder: str) -> None:
         sync(place)
 
 
-def fragments_without(dataset: Any, positions: np.ndarray) -> tuple[list[Any], list[int]]:
-    """The fragments that hold these rows, with the rows marked as gone; and the ids of those that are empty then."""
-    addresses = addresses_of(dataset, positions)
+def fragments_without(dataset: Any, addresses: dict[int, np.ndarray]) -> tuple[list[Any], list[int]]:
+    """Fragments with rows marked as gone, {fragment id: positions}; and the ids of those that are empty then."""
     updated: list[Any] = []
     removed: list[int] = []
     for number, rows in addresses.items():
