@@ -1,8 +1,8 @@
 """The code of the pages, run as it stands there.
 
 The ``python`` blocks of a Markdown page run in order in one namespace. A ``text`` block that stands right after one
-is what that block prints. In a ``console`` block a line that starts with "$ " is a command, what follows is its standard
-output; it runs where a shell is given. A block of another language is only read.
+is what that block prints. In a ``console`` block a line that starts with "$ " is a command, what follows is its
+standard output; it runs where a shell is given. A block of another language is only read.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def shell(command: str) -> str:
         shutil.copy(ROOT / arguments[0], arguments[1])
         return ""
     if program == "head":
-        return "".join(Path(arguments[2]).open(encoding="utf-8").readlines()[: int(arguments[1])])
+        return "".join(Path(arguments[2]).read_text(encoding="utf-8").splitlines(keepends=True)[: int(arguments[1])])
     assert program == "attendb"
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
