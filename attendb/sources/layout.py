@@ -340,6 +340,8 @@ def _nan_as_null(array: pa.Array) -> pa.Array:
 
 def _one_chunk(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
+        if array.num_chunks == 1:
+            return array.chunk(0)
         array = array.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
             array = array.chunk(0) if array.num_chunks else pa.array([], array.type)

@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -159,10 +160,20 @@ def write_data(folder: str, layout: Layout, batches: Iterable[pa.RecordBatch]) -
         raise
 
 
+def _made_ahead(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, the next one made in a thread while the last one is written."""
+    source = iter(batches)
+    with ThreadPoolExecutor(1, thread_name_prefix="attendb-write") as pool:
+        coming = pool.submit(next, source, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, source, None)
+            yield batch
+
+
 def watched(batches: Iterable[pa.RecordBatch], failed: list[BaseException]) -> Iterator[pa.RecordBatch]:
     """The batches; what goes wrong while they are made is kept, since the storage would wrap it in its own error."""
     try:
-        yield from batches
+        yield from _made_ahead(batches)
     except BaseException as error:
         failed.append(error)
         raise
