@@ -29,7 +29,7 @@ from torch import Tensor
 from .answer import Answer
 from .asking import TableQuestion
 from .attention import check_size
-from .columns import Labels
+from .columns import Labels, Opaque
 from .errors import InputError
 from .plans import planner
 from .plans.cells import Problem
@@ -38,11 +38,16 @@ from .plans.planner import PlanReport
 from .plans.precision import own_precision
 from .plans.solution import Solution, padded_ranks, padded_top
 from .question import Options, Question
-from .sources.base import Block
+from .scores.base import Score
+from .sources.base import Block, Rows
 from .weightings.base import Accumulator, Done, Fold, Pooling, Selecting, State
 from .weightings.sampled import Sampled
 from .weightings.selecting import Best
 from .weightings.softmax import Softmax
+
+PIECE_BYTES = 1 << 24  # of keys that are embedded at once: temporaries of 32 MB and more cost a page fault a page
+FEW_COLUMNS = 16  # below, what is embedded is small beside what is computed, and some plans gain from many rows
+UNKNOWN = object()
 
 
 def ask_blocks(table: TableQuestion) -> Answer:
@@ -64,7 +69,7 @@ class _Stream:
         self.blocks = self.rows = 0
         self.last: PlanReport | None = None
         self.found: _Found | None = None
-        self.anchor: Any = None
+        self.anchor: Any = UNKNOWN
         self._first: Question | None = None
 
     @property
@@ -85,8 +90,9 @@ class _Stream:
         """One question a block. ``swap`` puts tensors in the place of others in what is asked and in the blocks."""
         table = self.table
         queries, asked = swap(table.queries), _swapped_options(table.options, swap)
-        for block in table.source.mapped(swap).blocks(self.names, table.filter):
-            if self.anchor is None:
+        blocks = table.source.mapped(swap).blocks(self.names, table.filter)
+        for block in (piece for whole in blocks for piece in _pieces(whole, table.score)):
+            if self.anchor is UNKNOWN:
                 self.anchor = table.anchor_of(block)
             options = table.options_of(block.positions, asked)
             question = table.of(block, options, queries=queries, anchor=self.anchor)
@@ -123,6 +129,24 @@ class _Stream:
         said = (("blocks", f"{self.rows:,} rows read in {self.blocks} blocks: {names}"),)
         name = self.plans.most_common(1)[0][0]
         return PlanReport(name, (*(() if self.last is None else self.last.candidates), *said))
+
+
+def _pieces(block: Block, score: Score) -> Iterator[Block]:
+    """A block in pieces whose embedded keys stay small; whole where keys need no embedding of numbers."""
+    numbers = [x for x in block.keys.values() if isinstance(x, Tensor)]
+    columns = sum(x.shape[1] for x in numbers)
+    plain = type(score).embed_keys is Score.embed_keys
+    if plain or columns < FEW_COLUMNS or len(numbers) < len(block.keys):
+        yield block
+        return
+    rows = max(1, PIECE_BYTES // sum(x.shape[1] * x.element_size() for x in numbers))
+    for start in range(0, max(1, len(block.positions)), rows):
+        cut = slice(start, start + rows)
+
+        def part(columns: Rows, cut: slice = cut) -> Rows:
+            return {name: x.take(cut) if isinstance(x, Opaque) else x[cut] for name, x in columns.items()}
+
+        yield Block(block.positions[cut], part(block.keys), part(block.values))
 
 
 class _BlockFold:

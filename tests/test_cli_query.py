@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attendb.cli import app
-from attendb.cli.printing import aligned, cell, closest_first, printable, to_json
+from attendb.cli.printing import aligned, cell, closest_first, printable, progress, to_json
 
 ROWS = 300
 
@@ -247,6 +248,7 @@ def test_large_whole_numbers_keep_their_digits():
     words = ("accounts.csv", "--value", "account", "--at", "x=1.2", "--weights", "nearest")
     assert ask(*words)["answers"][0]["answer"] == {"account": 1234567890123456789}
     assert invoke("query", *words).stdout == "1234567890123456789\n"
+    assert ask(*words[:-1], "top:1")["answers"][0]["answer"] == {"account": 1234567890123456789}
     best = ask(*words[:-1], "softmax", "--explain", 1)["answers"][0]["rows"][0]
     assert best["columns"] == {"x": 1, "account": 1234567890123456789}
     invoke("query", *words, "--out", "out.jsonl")
@@ -299,6 +301,13 @@ def test_a_heatmap_is_drawn(end):
     result = invoke("query", "plant.csv", "--value", "output", "--at", "queries.csv", "--heatmap", f"weights.{end}")
     assert result.exit_code == 0, result.stderr
     assert Path(f"weights.{end}").read_bytes()[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
+
+
+def test_a_heatmap_that_is_too_large_is_refused_with_what_to_do(monkeypatch):
+    monkeypatch.setattr("attendb.answer.Answer.weights.__kwdefaults__", {"max_bytes": 100})
+    result = invoke("query", "plant.csv", *AT, "--heatmap", "weights.png")
+    refused(result, "above the bound of 100 bytes: ask fewer queries, or leave --heatmap out")
+    assert not Path("weights.png").exists()
 
 
 def test_outputs_are_refused_before_the_work():
@@ -417,6 +426,52 @@ def test_queries_come_from_stdin(plant):
         assert result.exit_code == 0, result.stderr
         found = [answer["answer"]["output"] for answer in json.loads(result.stdout)["answers"]]
         assert found == pytest.approx(expected(plant, QUERIES, scott(plant))[0], rel=1e-12)
+
+
+def test_a_file_without_rows_asks_nothing_and_answers_nothing():
+    Path("none.csv").write_text("temperature,vacuum\n")
+    words = ("query", "plant.csv", "--key", "temperature", "--value", "output", "--at", "none.csv")
+    assert json.loads(invoke(*words, "--json").stdout)["answers"] == []
+    assert invoke(*words).stdout.split() == ["temperature", "answer_output"]
+    Path("head.csv").write_text("x,y\n")
+    refused(invoke("query", "head.csv", "--value", "y", "--at", "x=1"), "head.csv has no rows")
+
+
+def test_text_is_read_as_it_is_told_and_only_what_concerns_the_question_is_said():
+    Path("odd.txt").write_text("zip;x;on;day\n02116;1,5;true;31/12/2014\n94107;2,5;false;10/03/2011\n")
+    words = ("query", "odd.txt", "--delimiter", ";", "--decimal", ",")
+    result = invoke(*words, "--value", "x", "--at", "zip=0211")
+    assert (result.exit_code, result.stdout) == (0, "1.5\n"), result.stderr
+    assert "column 'zip' is text" in result.stderr and "--type zip=" in result.stderr
+    assert "zip" not in invoke(*words, "--value", "x", "--at", "on=true").stderr
+    refused(invoke(*words, "--value", "x", "--at", "day=3"), "column 'day' holds date, which cannot be compared")
+    kept = invoke(*words, "--value", "x", "--at", "on=true", "--where", "day < '2014-01-01'")
+    assert kept.stdout == "2.5\n"
+    Path("short.csv").write_text("x,y\n1,2\n3\n")
+    refused(invoke("query", "short.csv", "--value", "x", "--at", "y=1"), "line 3", "or say --ragged pad")
+    ok = invoke("query", "short.csv", "--value", "x", "--at", "y=1", "--ragged", "pad", "--where", "y IS NOT NULL")
+    assert ok.stdout == "1\n"
+
+
+def test_codes_of_queries_are_text_where_the_table_has_text():
+    Path("codes.csv").write_text("zip,x\n02116,1\n94107,2\n")
+    Path("zips.csv").write_text("zip\n94107\n")
+    for words in (["--at", "zips.csv"], ["--at", "zips.csv", "--type", "x=float64"]):
+        assert ask("codes.csv", "--key", "zip", "--value", "x", *words)["answers"][0]["answer"] == {"x": 2}
+    result = invoke("query", "codes.csv", "--key", "zip", "--value", "x", "--at", "-", stdin="zip\n94107\n")
+    assert result.stdout.split() == ["zip", "answer_x", "94107", "2"]
+
+
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress("reading") as advance:
+            advance(1, 2)
+        assert ("reading" in stream.getvalue()) == shown
 
 
 def test_a_column_without_spread_tells_no_row_from_another(plant):

@@ -13,6 +13,7 @@ from cases import CASES, KEYS, Case, multiplicities, normal, seeded
 from torch import Tensor
 
 import attendb as ad
+from attendb import streaming
 from attendb.sources.base import Block
 from attendb.sources.memory import Memory
 from attendb.sources.overlay import Overlay
@@ -274,6 +275,23 @@ def test_rows_that_learn_get_the_gradients_of_a_table_in_memory(weighting: ad.We
     for grad, other in zip(grads, wanted, strict=True):
         none = torch.zeros(())
         same(none if grad is None else grad, none if other is None else other[rows])
+
+
+def test_wide_blocks_are_embedded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "PIECE_BYTES", 8 * 20 * 7)  # seven rows
+    generator = seeded("pieces")
+    keys, values, asked = normal(generator, 50, 20), normal(generator, 50, 1), normal(generator, 6, 20)
+    db = ad.Database(keys, values)
+    for options in ({}, {"weighting": ad.TopK(5)}, {"weighting": ad.Sparsemax()}):
+        found, expected = [], []
+        for table, out in ((in_blocks(db, 23, 1), found), (db, expected)):
+            given = asked.clone().requires_grad_()
+            answer = table.attend(given, score=ad.Gaussian(3.0), top=3, **options)
+            out += [answer.value, answer.top.positions, *torch.autograd.grad(answer.value.sum(), [given])]
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    assert "50 rows read in 9 blocks" in str(in_blocks(db, 23).attend(asked, score=ad.Gaussian(3.0)).plan)
+    assert "50 rows read in 3 blocks" in str(in_blocks(db, 23).attend(asked, score=ad.Dot()).plan)
 
 
 def test_an_infinite_bias_shares_the_weight_over_blocks() -> None:

@@ -82,7 +82,8 @@ def _print_explained(answers: Answers, i: int) -> None:
     for line in aligned(["id", "weight", *shown], table):
         result(line)
     hidden = f"; {len(names) - len(shown)} more columns with --json" if len(names) > len(shown) else ""
-    result(f"these {len(rows)} rows carry {_percent(float(answers.captured[i]))} of the weight{hidden}")
+    carry = "this row carries" if len(rows) == 1 else f"these {len(rows)} rows carry"
+    result(f"{carry} {_percent(float(answers.captured[i]))} of the weight{hidden}")
 
 
 def _percent(share: float) -> str:

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from ..errors import AttendbError
 from .printing import note, printable
+from .words import in_shell
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
@@ -26,7 +27,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = lambda message, *_: note(f"warning: {message}")
+                warnings.showwarning = lambda message, *_: note(f"warning: {in_shell(str(message))}")
                 result = super().invoke(ctx)
             sys.stdout.flush()  # a pipe that closed is found out here, and not while Python shuts down
             return result
@@ -43,7 +44,7 @@ class Commands(TyperGroup):
             sentence = f"{where}{error.strerror or error}"
         except MemoryError:
             sentence = "the memory is not enough: ask fewer queries at once, or a stored table (attendb create)"
-        typer.echo(f"attendb: {printable(sentence)}", err=True)
+        typer.echo(f"attendb: {printable(in_shell(sentence))}", err=True)
         raise typer.Exit(1)
 
 

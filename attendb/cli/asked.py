@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +11,7 @@ from ..errors import InputError, MissingValueError
 from .files import Reading, is_stored, open_stored, read_file
 from .kinds import as_data, find_columns, missing
 from .printing import shell_word
-from .rows import ID, filter_rows, stored_columns, stored_rows
+from .rows import ID, filter_rows, not_missing, stored_columns, stored_rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,6 +30,11 @@ class Asked(Protocol):
     @property
     def columns(self) -> Mapping[str, pyarrow.DataType]:
         """All columns."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was assumed to read it."""
         ...
 
     @property
@@ -71,7 +75,7 @@ def open_asked(path: str, version: str | None, reading: Reading) -> Asked:
         return _Stored(path, version)
     if version is not None:
         raise InputError(f"{path} is a file, which has no versions: leave --version out, or store it: attendb create")
-    return _File(path, read_file(path, reading))
+    return _File(path, *read_file(path, reading))
 
 
 class _Stored:
@@ -80,6 +84,7 @@ class _Stored:
 
     def __init__(self, path: str, version: str | None):
         self.name = path
+        self.notes: Sequence[str] = ()
         self._database = open_stored(path, version)
         self._id = self._database.info()["id"]
         self.columns = stored_columns(self._database)
@@ -112,8 +117,9 @@ class _File:
     values = None
     saved_scores: Sequence[str] = ()
 
-    def __init__(self, path: str, table: pyarrow.Table):
+    def __init__(self, path: str, table: pyarrow.Table, notes: Sequence[str]):
         self.name = path
+        self.notes = notes
         self._table = table
         self.columns = {field.name: field.type for field in table.schema}
         self._ids = _ids(table)
@@ -133,6 +139,8 @@ class _File:
             table, ids = table.filter(kept), ids[kept]
             if not len(table):
                 raise InputError(f"no row of {self.name} satisfies {where!r}: {len(self._table):,} rows were looked at")
+        if not len(table):
+            raise InputError(f"{self.name} has no rows, only the names of columns: nothing can answer")
         _refuse_missing(self.name, table, [*keys, *values], where)
         sides = (
             {name: as_data(table[name], f"{role} column {name!r}") for name in names}
@@ -173,14 +181,8 @@ def _refuse_missing(name: str, table: pyarrow.Table, columns: Sequence[str], whe
     for column in lacking:
         rows |= gaps[column]
     counts = ", ".join(f"{column} in {n:,}" for column, n in lacking.items())
-    condition = " AND ".join(f"{_sql_name(column)} IS NOT NULL" for column in lacking)
-    if where is not None:
-        condition = f"({where}) AND {condition}"
+    condition = not_missing(list(lacking), where)
     raise MissingValueError(
         f"{name} has {int(rows.sum()):,} of {len(table):,} rows with a missing value ({counts}): fill them in, or "
         f"leave those rows out with --where {shell_word(condition)}"
     )
-
-
-def _sql_name(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, MissingValueError
 from . import options as o
 from .app import app, examples
 from .files import Reading, open_files, open_stored
 from .kinds import find_columns, is_measure, kind_of
 from .printing import aligned, listed, note, print_json, progress, result, shell_word
-from .rows import ID, stored_columns
+from .rows import ID, not_missing, stored_columns
+from .words import in_shell
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,10 +33,13 @@ def create(
     key: o.Key = None,
     value: o.Value = None,
     id_column: o.IdColumn = None,
+    where: o.Where = None,
     delimiter: o.Delimiter = None,
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    ragged: o.Ragged = None,
+    date_format: o.DateFormat = None,
     sql: o.Sql = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -44,8 +49,9 @@ def create(
     """
     from ..database import Database
 
-    with progress("reading") as advance:
-        table = open_files(files, Reading(delimiter, decimal, encoding, tuple(types or ()), sql), advance)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
+    with progress("reading") as advance, _where_offered(where):
+        table = open_files(files, reading, advance, where)
         keys, values, name = _roles(table.schema, key, value, id_column, " ".join(files))
         show_types(table, roles_of(keys, values, name))
         database = Database.create(out, table, keys=keys, values=values, id=name)  # type: ignore[attr-defined]
@@ -64,18 +70,21 @@ def create(
 def append(
     table: o.TableName,
     files: o.Files,
+    where: o.Where = None,
     delimiter: o.Delimiter = None,
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    ragged: o.Ragged = None,
+    date_format: o.DateFormat = None,
     sql: o.Sql = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Add the rows of files to a table. Columns are matched by name; an id that exists is an error."""
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), sql)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
     database = open_stored(table)
-    with progress("reading") as advance:
-        added = len(database.append(open_files(files, reading, advance)))
+    with progress("reading") as advance, _where_offered(where):
+        added = len(database.append(open_files(files, reading, advance, where, stored_columns(database))))
     _tell(table, database, f"{added:,} rows added", {"added": added, "rows": len(database)}, as_json)
 
 
@@ -87,10 +96,13 @@ def append(
 def upsert(
     table: o.TableName,
     files: o.Files,
+    where: o.Where = None,
     delimiter: o.Delimiter = None,
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    ragged: o.Ragged = None,
+    date_format: o.DateFormat = None,
     sql: o.Sql = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -98,11 +110,11 @@ def upsert(
 
     A row replaces the one with the same id, or, where the table has no id column, the one with the equal key.
     """
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), sql)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
     database = open_stored(table)
-    with progress("reading") as advance:
+    with progress("reading") as advance, _where_offered(where):
         before = len(database)
-        written = len(database.upsert(open_files(files, reading, advance)))
+        written = len(database.upsert(open_files(files, reading, advance, where, stored_columns(database))))
     added = len(database) - before
     words = f"{written - added:,} rows replaced, {added:,} added"
     found = {"replaced": written - added, "added": added, "rows": len(database)}
@@ -128,7 +140,9 @@ def delete(
     They are gone from the new version alone: `attendb restore` brings them back.
     """
     if (where is None) == (not ids):
-        raise InputError(f"delete was given {'both' if ids else 'neither'} --where and --id: give one of them")
+        raise InputError(
+            f"delete was given {'both --where and' if ids else 'neither --where nor'} --id: give one of them"
+        )
     database = open_stored(table)
     before = database.version
     chosen = None if where is not None else [_id(text, database) for text in ids or ()]
@@ -141,6 +155,19 @@ def delete(
     _tell(table, database, words, {**found, "rows": len(database)}, as_json)
     if n and not dry_run and not as_json:
         note(f"undo it: attendb restore {shell_word(table)} {before}")
+
+
+@contextmanager
+def _where_offered(where: str | None) -> Iterator[None]:
+    """Rows without a number in their key are refused; here with the condition that leaves them out."""
+    try:
+        yield
+    except MissingValueError as error:
+        column = re.search(r"key column '(.+?)' has no number", str(error))
+        if column is None:
+            raise
+        condition = not_missing([column[1]], where)
+        raise MissingValueError(f"{error}, or leave them out with --where {shell_word(condition)}") from None
 
 
 def _id(text: str, database: Any) -> int | str:
@@ -213,4 +240,5 @@ def show_types(table: Any, roles: Mapping[str, str], *, say: Callable[[str], Non
     for line in list(aligned(["", "", "", ""], rows))[1:]:
         say(f"  {line}")
     for text in table.notes:
-        say(f"note: {text}")
+        if not any(reason and reason in text for reason in table.reasons.values()):
+            say(f"note: {in_shell(text)}")

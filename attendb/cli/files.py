@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from itertools import pairwise
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .kinds import is_measure
-from .printing import closest_first, listed, note
+from .kinds import is_measure, kind_of
+from .printing import closest_first, listed, note, progress
+from .words import in_shell
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,6 +31,8 @@ class Reading:
     decimal: str | None = None
     encoding: str | None = None
     types: tuple[str, ...] = ()  # NAME=TYPE
+    ragged: str | None = None
+    date_format: str | None = None
     sql: str | None = None  # over a database whose URI stands in the place of the file
 
     def open(self, path: str, advance: Advance | None, text: Sequence[str] = ()) -> Import:
@@ -44,9 +48,18 @@ class Reading:
             encoding=self.encoding,
             types=dict(self._types()),
             text=list(text),
+            ragged=self.ragged or "error",
+            date_format=self.date_format,
             query=self.sql,
             progress=advance,
         )
+
+    def open_like(self, path: str, advance: Advance | None, kinds: Mapping[str, pyarrow.DataType] | None) -> Import:
+        """Look at one file whose columns are to be compared with others: what is text there is text here, 94107 too."""
+        found = self.open(path, advance)
+        text = [f.name for f in found.schema if kinds and f.name in kinds and kind_of(kinds[f.name]) == "text"]
+        text = [name for name in text if kind_of(found.schema.field(name).type) != "text"]
+        return self.open(path, advance, text) if text else found
 
     def _types(self) -> Iterator[tuple[str, str]]:
         for text in self.types:
@@ -78,20 +91,47 @@ def version_of(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else text
 
 
-def read_file(path: str, reading: Reading, advance: Advance | None = None) -> pyarrow.Table:
-    """All rows of a file, in memory. What was assumed of it goes to stderr."""
+def read_file(
+    path: str, reading: Reading, kinds: Mapping[str, pyarrow.DataType] | None = None
+) -> tuple[pyarrow.Table, tuple[str, ...]]:
+    """All rows of a file, in memory, and what was assumed to read them; ``kinds``: as in `Reading.open_like`."""
     import pyarrow as pa
 
-    found = reading.open(path, advance)
-    for text in found.notes:
-        note(f"{path}: {text}")
-    return pa.Table.from_batches(found.batches(), schema=found.schema)
+    with progress("reading") as advance:
+        found = reading.open_like(path, advance, kinds)
+        return pa.Table.from_batches(found.batches(), schema=found.schema), found.notes
 
 
-def open_files(paths: Sequence[str], reading: Reading, advance: Advance | None) -> Import:
-    """Files one after the other as one table: the same columns, in the types that hold all of them."""
+def tell_notes(path: str, notes: Sequence[str], columns: Sequence[str], used: Sequence[str]) -> None:
+    """What was assumed of a file, on stderr; not what concerns other columns alone."""
+    for text in notes:
+        words = set(re.findall(r"[^\s,:;'\"()]+", text))
+        about = [name for name in columns if name in words or f"'{name}'" in text]
+        if not about or set(about) & set(used):
+            note(f"{path}: {in_shell(text)}")
+
+
+def open_files(
+    paths: Sequence[str],
+    reading: Reading,
+    advance: Advance | None,
+    where: str | None,
+    kinds: Mapping[str, pyarrow.DataType] | None = None,
+) -> Import:
+    """Files one after the other as one table, without the rows that do not satisfy a condition.
+
+    ``kinds``: the columns of the table that they are added to.
+    """
+    found = _open_all(paths, reading, advance, kinds)
+    return found if where is None else _filtered(found, where, " ".join(paths))
+
+
+def _open_all(
+    paths: Sequence[str], reading: Reading, advance: Advance | None, kinds: Mapping[str, pyarrow.DataType] | None
+) -> Import:
+    """Files as one table: the same columns, in the types that hold all of them."""
     paths = [one for path in paths for one in _fitting(path)]
-    found = [reading.open(path, advance) for path in paths]
+    found = [reading.open_like(path, advance, kinds) for path in paths]
     if len(found) == 1:
         return found[0]
     for (first, one), (second, other) in pairwise(zip(paths, found, strict=True)):
@@ -151,6 +191,28 @@ def _joined(paths: Sequence[str], parts: Sequence[Import]) -> Import:
     notes = tuple(f"{path}: {text}" for path, one in zip(paths, parts, strict=True) for text in one.notes)
     reasons = {name: reason for one in reversed(parts) for name, reason in one.reasons.items()}
     return Joined(schema, notes, reasons, parts[0].index)
+
+
+def _filtered(table: Import, where: str, name: str) -> Import:
+    import pyarrow as pa
+
+    from ..importing import Import
+    from .rows import filter_rows
+
+    filter_rows(table.schema.empty_table(), where, name)  # what cannot be read is refused before a row is
+
+    class Filtered(Import):
+        """The rows of an import that satisfy a condition."""
+
+        @property
+        def rows(self) -> int | None:
+            return None
+
+        def batches(self) -> Iterator[pyarrow.RecordBatch]:
+            for batch in table.batches():
+                yield batch.filter(pa.array(filter_rows(pa.Table.from_batches([batch]), where, name)))
+
+    return Filtered(table.schema, table.notes, table.reasons, table.index)
 
 
 def _common(kinds: Sequence[pyarrow.DataType]) -> pyarrow.DataType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +13,7 @@ from .change import show_types
 from .files import Reading, is_stored, open_stored, version_of
 from .printing import aligned, print_json, progress, result, shell_word
 from .rows import stored_columns
+from .words import in_shell
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -55,7 +55,9 @@ def _file_info(path: str, as_json: bool) -> None:
         from ..importing.base import type_name
 
         columns = {field.name: {"type": type_name(field.type)} for field in found.schema}
-        print_json({"path": path, "rows": found.rows, "columns": columns, "notes": list(found.notes)})
+        print_json(
+            {"path": path, "rows": found.rows, "columns": columns, "notes": [in_shell(text) for text in found.notes]}
+        )
         return
     result(f"{path}: {'rows not counted' if found.rows is None else f'{found.rows:,} rows'}")
     show_types(found, {}, say=result)
@@ -104,7 +106,7 @@ def verify(table: o.TableName, as_json: o.AsJson = False) -> None:
     from ..sources.table_opening import damages, table_folder
 
     found = [
-        {"file": one.file, "problem": one.problem, "repair": _as_command(one.repair, table)}
+        {"file": one.file, "problem": one.problem, "repair": in_shell(one.repair).replace("TABLE", shell_word(table))}
         for one in damages(table_folder(table))
     ]
     if as_json:
@@ -116,11 +118,6 @@ def verify(table: o.TableName, as_json: o.AsJson = False) -> None:
     if found:
         typer.echo(f"attendb: {table} is damaged: {found[0]['repair']}", err=True)
         raise typer.Exit(1)
-
-
-def _as_command(repair: str, table: str) -> str:
-    """The repair as it is typed here: restore(3) is `attendb restore plant.adb 3`."""
-    return re.sub(r"restore\((\d+)\)", rf"attendb restore {shell_word(table)} \1", repair)
 
 
 @app.command(

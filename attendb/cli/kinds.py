@@ -28,6 +28,13 @@ def kind_of(kind: pyarrow.DataType) -> Kind:
     return "other"
 
 
+def name_of(kind: pyarrow.DataType) -> str:
+    """The name of a type as users write it."""
+    from ..importing.base import type_name
+
+    return type_name(kind)
+
+
 def is_measure(kind: pyarrow.DataType) -> bool:
     """A column that is a key by default: numbers, one a row. Truth values and vectors must be named."""
     from pyarrow import types
@@ -68,7 +75,7 @@ def as_data(column: Any, what: str) -> Any:
     if kind_of(kind) == "text":
         return column.to_pylist()
     if kind_of(kind) == "other":
-        raise InputError(f"{what} holds {kind}: choose a column of numbers or text")
+        raise InputError(f"{what} holds {name_of(kind)}: choose a column of numbers or text")
     chunk = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(chunk, pa.ChunkedArray):
         chunk = pa.concat_arrays(chunk.chunks)

@@ -37,7 +37,7 @@ Value: TypeAlias = Annotated[Texts, _option("A column to answer; repeat it.", "C
 IdColumn: TypeAlias = Annotated[
     Text, _option("The column of whole numbers or text that names the rows. Default: numbers from 0.", "COLUMN", "--id")
 ]
-Where: TypeAlias = Annotated[Text, _option("Only these rows: a condition in SQL, such as 'output > 450'.", "CONDITION")]
+Where: TypeAlias = Annotated[Text, _option("Only rows that satisfy a condition in SQL: 'output > 450'.", "CONDITION")]
 AtVersion: TypeAlias = Annotated[Text, _option("A number or a tag: the table as it was then.", "VERSION")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object in place of words.")]
 Score: TypeAlias = Annotated[
@@ -93,6 +93,13 @@ Encoding: TypeAlias = Annotated[Text, _option("Of a text file, such as cp1252. D
 Types: TypeAlias = Annotated[
     Texts,
     _option("The type of a column: text, float64, date, …; repeat it. Default: found out.", "COLUMN=TYPE", "--type"),
+]
+Ragged: TypeAlias = Annotated[
+    Text, _option("pad: rows of a text file that are too short are filled up. Default: they are an error.", "pad")
+]
+DateFormat: TypeAlias = Annotated[
+    Text,
+    _option("Of the dates in a text file, such as %d/%m/%Y. Default: the one that fits a whole column.", "FORMAT"),
 ]
 Sql: TypeAlias = Annotated[
     Text, _option("A query to the database whose URI stands in the place of the file: sqlite:///plant.db.", "SELECT")

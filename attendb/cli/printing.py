@@ -130,6 +130,7 @@ def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+    here = Console(stderr=True)
+    with Progress(console=here, disable=not sys.stderr.isatty(), transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

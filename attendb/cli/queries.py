@@ -7,13 +7,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, KindError, MissingValueError
 from .files import Reading, no_such_file, read_file
-from .kinds import as_data, find_columns, kind_of, missing
+from .kinds import as_data, find_columns, kind_of, missing, name_of
 from .printing import listed
 from .scoring import number
 
@@ -27,11 +27,13 @@ class Queries:
 
     table: pyarrow.Table
     name: str
+    notes: tuple[str, ...]  # what was assumed to read them
     single: bool  # from name=number pairs: one query, whatever there is
 
 
 def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, reading: Reading) -> Queries:
     """The queries of ``--at``, over columns that the table has. InputError where there are none, or both kinds."""
+    reading = replace(reading, types=(), sql=None)  # which speak of the columns and rows of the table
     pairs = [text for text in at if "=" in text and (text.split("=")[0] in columns or not Path(text).exists())]
     files = [text for text in at if text not in pairs]
     if pairs and files:
@@ -39,14 +41,15 @@ def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, read
     if len(files) > 1:
         raise InputError(f"queries come from one file, got {files[0]!r} and {files[1]!r}: ask twice, or join the files")
     if not files:
-        return Queries(_one_query(pairs, columns, table), "--at", single=True)
+        return Queries(_one_query(pairs, columns, table), "--at", (), single=True)
     if files[0] == "-":
-        return Queries(_from_stdin(reading), "stdin", single=False)
+        return Queries(*_from_stdin(reading, columns), single=False)
     if not Path(files[0]).exists() and files[0] in columns:
         raise InputError(f"--at {files[0]} names a column: give its number too, as in --at {files[0]}=1.5")
     if not Path(files[0]).exists():
         raise InputError(no_such_file(files[0]) + "; a query in place is name=number")
-    return Queries(read_file(files[0], reading), files[0], single=False)
+    found, notes = read_file(files[0], reading, columns)
+    return Queries(found, files[0], notes, single=False)
 
 
 def _one_query(pairs: Sequence[str], columns: Mapping[str, Any], table: str) -> pyarrow.Table:
@@ -65,6 +68,10 @@ def _value(name: str, text: str, kind: pyarrow.DataType) -> Any:
 
     if kind_of(kind) == "text":
         return text
+    if kind_of(kind) == "other":
+        raise InputError(f"column {name!r} holds {name_of(kind)}, which cannot be compared: keys are numbers or text")
+    if types.is_boolean(kind) and text.lower() in ("true", "false"):
+        return text.lower() == "true"
     if types.is_fixed_size_list(kind):
         return [number(part, f"--at {name}") for part in text.strip("[]").split(",")]
     if re.fullmatch(r"[+-]?\d+", text) and not types.is_floating(kind):
@@ -72,7 +79,7 @@ def _value(name: str, text: str, kind: pyarrow.DataType) -> Any:
     return number(text, f"--at {name}")
 
 
-def _from_stdin(reading: Reading) -> pyarrow.Table:
+def _from_stdin(reading: Reading, columns: Mapping[str, Any]) -> tuple[pyarrow.Table, str, tuple[str, ...]]:
     """A CSV with a line of names, or JSON Lines."""
     with tempfile.TemporaryDirectory(prefix="attendb-") as folder:
         start = sys.stdin.buffer.read(1)
@@ -80,11 +87,14 @@ def _from_stdin(reading: Reading) -> pyarrow.Table:
         with path.open("wb") as file:
             file.write(start)
             shutil.copyfileobj(sys.stdin.buffer, file)
-        return read_file(str(path), reading)
+        table, notes = read_file(str(path), reading, columns)
+        return table, "stdin", notes
 
 
 def key_columns(queries: Queries, keys: Sequence[str], columns: Mapping[str, Any]) -> dict[str, Any]:
     """The key columns of the queries, whole and of the kinds that the table has."""
+    import pyarrow as pa
+
     names = queries.table.column_names
     lacks = [name for name in keys if name not in names]
     if lacks:
@@ -94,10 +104,11 @@ def key_columns(queries: Queries, keys: Sequence[str], columns: Mapping[str, Any
     out = {}
     for name in keys:
         column = queries.table[name]
+        if not len(column):  # without a row a file of text says nothing about types
+            column = pa.chunked_array([pa.nulls(0, columns[name])])
         if kind_of(column.type) != kind_of(columns[name]):
-            raise KindError(
-                f"{queries.name} holds {column.type} in {name!r}, where the table holds {columns[name]}: give the same"
-            )
+            held, wanted = name_of(column.type), name_of(columns[name])
+            raise KindError(f"{queries.name} holds {held} in {name!r}, where the table holds {wanted}: give the same")
         gaps = missing(column)
         if gaps.any():
             rows = gaps.nonzero()[0].tolist()

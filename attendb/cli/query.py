@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..answer import Top
-from ..errors import InputError
+from ..errors import InputError, MissingValueError
 from . import options as o
 from .answers import Answers, print_as_json, print_words, rows_of, write_answers
 from .app import app, examples
 from .asked import Asked, open_asked
-from .files import Reading
+from .files import Reading, tell_notes
 from .kinds import find_columns, is_measure, kind_of
 from .printing import listed, note, shell_word
 from .queries import Queries, key_columns, read_queries
-from .rows import ID
+from .rows import ID, not_missing
 from .scoring import Chosen, choose
 from .writing import PICTURES, TABLES, check_writable, whole_file
 
@@ -53,6 +55,9 @@ def query(
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    ragged: o.Ragged = None,
+    date_format: o.DateFormat = None,
+    sql: o.Sql = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Answer queries from a stored table, or straight from a file.
@@ -64,13 +69,15 @@ def query(
         check_writable(out, TABLES, inputs=[table, *words], overwrite=overwrite)
     if heatmap is not None:
         check_writable(heatmap, PICTURES, inputs=[table, *words])
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()))
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
     asked = open_asked(table, version, reading)
     if not words:
         raise InputError(_what_to_ask(asked, key, value))
     queries = read_queries(words, asked.columns, table, reading)
     values = _values(asked, value)
     keys = _keys(asked, key, values, queries)
+    tell_notes(table, asked.notes, list(asked.columns), [*keys, *values])
+    tell_notes(queries.name, queries.notes, queries.table.column_names, keys)
     columns = key_columns(queries, keys, asked.columns)
     database, left = asked.database(keys, values, where)
     chosen = choose(
@@ -191,9 +198,10 @@ def _ask(
     first = None
     top = max(explain, 1) if chosen.one_row else explain
     for group in groups:
-        answer = database.attend(
-            columns, values=group, score=chosen.score, weighting=chosen.weighting, top=top, **options
-        )
+        with _where_offered(group, options["where"]):
+            answer = database.attend(
+                columns, values=group, score=chosen.score, weighting=chosen.weighting, top=top, **options
+            )
         answers.values.update(_split(_array(answer.value), group, kinds))
         first = answer if first is None else first
     assert first is not None  # there is a value column
@@ -209,6 +217,20 @@ def _ask(
         answers.rows = rows_of(asked.rows(positions[positions >= 0]), positions)
     if heatmap is not None:
         _draw(first, heatmap)
+
+
+@contextmanager
+def _where_offered(values: list[str], where: str | None) -> Iterator[None]:
+    """Values that are missing are refused; here with the condition that leaves those rows out."""
+    try:
+        yield
+    except MissingValueError as error:
+        if not str(error).startswith("values"):
+            raise
+        condition = shell_word(not_missing(values, where))
+        raise MissingValueError(
+            f"{listed(values)} has no value in rows that a query may see: leave them out with --where {condition}"
+        ) from None
 
 
 def _array(x: Any) -> np.ndarray:

@@ -82,6 +82,16 @@ def filter_rows(table: pyarrow.Table, text: str, where: str) -> np.ndarray:
     return condition.select(text, np.arange(len(table), dtype=np.int64), rows)
 
 
+def not_missing(columns: Sequence[str], where: str | None) -> str:
+    """The condition that these columns hold something, and that ``where`` is satisfied."""
+    there = " AND ".join(f"{_sql_name(column)} IS NOT NULL" for column in columns)
+    return there if where is None else f"({where}) AND {there}"
+
+
+def _sql_name(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
+
+
 def _plain(table: pyarrow.Table) -> pyarrow.Table:
     """Columns of types that a condition sees: categories as what they stand for, decimals as float64."""
     import pyarrow as pa

@@ -35,7 +35,8 @@ class Chosen:
     @property
     def one_row(self) -> bool:
         """All weight lies on one row, so that the answer is the value of that row."""
-        return self.words["weights"].split(":")[0] in ("nearest", "sampled")
+        name, _, k = self.words["weights"].partition(":")
+        return name in ("nearest", "sampled") or name == "top" and k.partition(":")[0] == "1"
 
 
 def choose(

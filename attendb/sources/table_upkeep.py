@@ -56,6 +56,8 @@ def _change(dataset: Any, version: int) -> str:
         transaction = dataset.read_transaction(version)
     except Exception:  # Lance cannot read every transaction that it wrote, and raises TypeError
         return ""
+    except TypeError:  # pylance 14 cannot hand out a compaction that has also rewritten an index
+        return "compact"
     if transaction is None:
         return ""
     name = type(transaction.operation).__name__
