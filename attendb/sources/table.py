@@ -25,7 +25,7 @@ from .exact import Codes, fit_numbers
 from .key_hash import key_hashes
 from .layout import HASH, Layout, fitted, stored_name
 from .rows import count, some
-from .table_changes import append_batches, delete_rows, sql_literal, upsert_stored
+from .table_changes import append_batches, delete_rows, replaced, sql_literal, upsert_stored
 from .table_filter import TableFilter
 from .table_opening import check_process, newest_number, open_newest_whole, open_version, table_folder
 from .table_reading import Fragment, Part, Reader, ahead, parts_of, rows_of_a_block
@@ -329,7 +329,7 @@ class Table(Source):
             columns = {name: rows.column(stored_name(name)) for name in newest.layout.types}
             columns |= {name: array_of(x) for name, x in {**keys, **values}.items()}
             batches = batches_of(pa.table(columns), newest.layout)
-            after = newest.at(newest._replaced(batches, positions, (), "learn")[0])
+            after = newest.at(replaced(newest, batches, positions, (), "learn")[0])
             return after, after.take(positions)
 
         return self.changed(work)
