@@ -34,7 +34,11 @@ def everything_in(folder: Any) -> dict[str, bytes | None]:
     found: dict[str, bytes | None] = {}
     for place, folders, names in os.walk(folder):
         found |= {os.path.join(place, name): None for name in folders}
-        found |= {os.path.join(place, x): Path(place, x).read_bytes() for x in names if x != "_lock"}
+        found |= {
+            os.path.join(place, x): Path(place, x).read_bytes()
+            for x in names
+            if x != "_lock" and Path(place, x).exists()
+        }
     return found
 
 

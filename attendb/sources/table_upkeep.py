@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MESSAGE = "__lance_commit_message"
+ENCODED = '\\{}^%`"<>[]~#|*?'  # in the paths of Lance's object store, as are all characters that are not ASCII
 WORDS = {"CreateIndex": "index", "Rewrite": "compact", "Overwrite": "create", "Merge": "add_column"}
 
 
@@ -102,9 +102,11 @@ def tag(table: Table, name: str) -> None:
 
 @contextlib.contextmanager
 def _nothing_beside(folder: str) -> Iterator[None]:
-    """Remove the empty folders that Lance makes in place of those whose path has other characters than plain ones."""
-    start, *steps = quote(folder + "/_refs/tags", safe="/ ").split("/")
-    place, made = start, []
+    """Remove the empty folders that Lance makes beside those whose names have characters that it encodes."""
+    plain = (x.isascii() and x not in ENCODED for x in folder)
+    coded = (x if ok else "".join(f"%{byte:02X}" for byte in x.encode()) for x, ok in zip(folder, plain, strict=True))
+    place, *steps = ("".join(coded) + "/_refs/tags").split("/")
+    made: list[str] = []
     for step in steps:
         place += f"/{step}"
         if not os.path.lexists(place):
