@@ -54,10 +54,10 @@ def versions(table: Table) -> DataFrame:
 def _change(dataset: Any, version: int) -> str:
     try:
         transaction = dataset.read_transaction(version)
-    except Exception:  # Lance cannot read every transaction that it wrote, and raises TypeError
-        return ""
     except TypeError:  # pylance 14 cannot hand out a compaction that has also rewritten an index
         return "compact"
+    except Exception:  # nor a damaged or newer one
+        return ""
     if transaction is None:
         return ""
     name = type(transaction.operation).__name__
