@@ -19,12 +19,11 @@ from .table import Table
 from .table_changes import column_of_sql
 from .table_index import create_indexes, tend_indexes
 from .table_opening import check_process, damaged_indexes, open_version, set_damaged_aside
-from .table_writing import commit, locked, sync, sync_version, told, with_retries
+from .table_writing import MESSAGE, commit, locked, sync, sync_version, told, with_retries
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MESSAGE = "__lance_commit_message"
 ENCODED = '\\{}^%`"<>[]~#|*?'  # in the paths of Lance's object store, as are all characters that are not ASCII
 WORDS = {"CreateIndex": "index", "Rewrite": "compact", "Overwrite": "create", "Merge": "add_column"}
 

@@ -26,6 +26,7 @@ from .table_opening import damages, manifest_of, manifests, open_version
 T = TypeVar("T")
 
 LOCK = "_lock"
+MESSAGE = "__lance_commit_message"
 LOCK_WAIT = 120.0  # seconds that a writer waits for another
 TRIES = 10
 VERSION = "2.0"  # newer ones decode key columns at a third of the speed
@@ -161,7 +162,7 @@ def write_data(folder: str, layout: Layout, batches: Iterable[pa.RecordBatch]) -
                 sync(os.path.join(folder, "data", file.path))
         return fragments
     except BaseException as error:
-        discard(folder, whole)
+        discard(folder, files_of(whole))
         if failed and failed[0] is not error:
             raise failed[0] from None
         raise
@@ -186,34 +187,69 @@ def watched(batches: Iterable[pa.RecordBatch], failed: list[BaseException]) -> I
         raise
 
 
-def discard(folder: str, fragments: Iterable[Any], after: int | None = None) -> None:
-    """Remove the files of fragments that were not committed.
-
-    ``after``: the version before a commit that failed, in its last step perhaps, when others can see it already. Files
-    that a later version names stay, and all do where a later version cannot be read.
-    """
-    files = {file.path for fragment in fragments for file in fragment.files}
-    try:
-        for version, _ in manifests(folder):
-            if after is None or version <= after or not files:
-                break
-            named = open_version(folder, version)[0].get_fragments()
-            files -= {file.path for fragment in named for file in fragment.metadata.files}
-    except AttendbError:
-        return
+def discard(folder: str, files: Iterable[str]) -> None:
     for name in files:
         with contextlib.suppress(OSError):
             os.remove(os.path.join(folder, "data", name))
 
 
-def commit(dataset: Any, operation: Any, message: str) -> Any:
-    """Commit on the version that ``dataset`` is, and wait until the disk has it. Returns the new version."""
+def files_of(fragments: Iterable[Any]) -> set[str]:
+    return {file.path for fragment in fragments for file in fragment.files}
+
+
+class Written:
+    """Fragments that a change has written and no version names yet; as a context, they are removed where it fails.
+
+    They stay where a version may name them all the same: where the commit failed in its last step, when others can see
+    it already, or was cut short, since it may go on in a thread. What then stays without need goes with old versions.
+    """
+
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.fragments: list[Any] = []
+        self._before: int | None = None  # version that a commit was first tried on
+
+    def commit(self, dataset: Any, operation: Any, message: str, **properties: str) -> Any:
+        self._before = dataset.version if self._before is None else self._before
+        return commit(dataset, operation, message, **properties)
+
+    def __enter__(self) -> Written:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None and (self._before is None or isinstance(error, Exception)):
+            discard(self.folder, files_of(self.fragments) - self._named())
+
+    def _named(self) -> set[str]:
+        """The files that a later version names; all of them where such a version cannot be read."""
+        own = files_of(self.fragments)
+        found: set[str] = set()
+        try:
+            for version, _ in manifests(self.folder):
+                if self._before is None or version <= self._before:
+                    break
+                dataset = open_version(self.folder, version)[0]
+                found |= files_of(fragment.metadata for fragment in dataset.get_fragments())
+        except (AttendbError, OSError):
+            return own
+        return found
+
+
+def commit(dataset: Any, operation: Any, message: str, **properties: str) -> Any:
+    """Commit on the version that ``dataset`` is, and wait until the disk has it. Returns the new version.
+
+    ``properties`` are kept with the version. It stands as soon as Lance has returned: what fails then undoes nothing.
+    """
     import lance
 
-    done = lance.LanceDataset.commit(
-        dataset, operation, read_version=dataset.version, commit_message=message, max_retries=0
-    )
-    sync_version(done)
+    transaction = lance.Transaction(dataset.version, operation, transaction_properties={MESSAGE: message, **properties})
+    done = lance.LanceDataset.commit(dataset, transaction, max_retries=0)
+    try:
+        sync_version(done)
+    except StorageError as error:
+        raise StorageError(
+            f"{error}: the change was made (version {done.version}), but a loss of power now could undo it"
+        ) from error
     return done
 
 
@@ -224,14 +260,19 @@ def sync_version(dataset: Any, after: int | None = None) -> None:
     """
     folder = str(dataset.uri)
     if after is not None:
-        for index in dataset.describe_indices():
-            for segment in index.segments:
-                sync_tree(os.path.join(folder, "_indices", str(segment.uuid)))
+        made: set[str] = set()
         for version in range(after + 1, dataset.version):
+            made |= _index_folders(dataset.checkout_version(version))
             sync(manifest_of(folder, version))
+        for name in made | _index_folders(dataset):
+            sync_tree(os.path.join(folder, "_indices", name))
     sync(manifest_of(folder, dataset.version))
     for name in ("_versions", "data", "_deletions", "_indices", "."):
         sync(os.path.join(folder, name))
+
+
+def _index_folders(dataset: Any) -> set[str]:
+    return {str(segment.uuid) for index in dataset.describe_indices() for segment in index.segments}
 
 
 def sync(path: str) -> None:
