@@ -78,8 +78,11 @@ def try_lock(file: int) -> bool:
 
 
 @contextlib.contextmanager
-def told(folder: str, done: str, version: int | None = None) -> Iterator[None]:
-    """What the storage says when it fails, as one sentence with what to do. ``version``: the one that is read."""
+def told(folder: str, done: str, version: int | None = None, change: int | None = None) -> Iterator[None]:
+    """What the storage says when it fails, as one sentence with what to do.
+
+    ``version``: the one that is read, which goes by the number ``change``.
+    """
     try:
         yield
     except AttendbError:
@@ -90,10 +93,12 @@ def told(folder: str, done: str, version: int | None = None) -> Iterator[None]:
         ) from error
     except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split(", /")[0].split())
-        raise StorageError(f"the table {folder} cannot be {done}{_why(folder, done, version, reason)}") from error
+        raise StorageError(
+            f"the table {folder} cannot be {done}{_why(folder, done, version, change, reason)}"
+        ) from error
 
 
-def _why(folder: str, done: str, version: int | None, reason: str) -> str:
+def _why(folder: str, done: str, version: int | None, change: int | None, reason: str) -> str:
     if "No space left" in reason or "StorageFull" in reason:
         return ": no space is left on the disk" + ("" if done == "created" else "; it is as it was before")
     if "ermission denied" in reason or "Read-only file system" in reason:
@@ -101,7 +106,7 @@ def _why(folder: str, done: str, version: int | None, reason: str) -> str:
     if done != "created" and os.path.isdir(os.path.join(folder, "_versions")):
         if version is not None and not os.path.exists(manifest_of(folder, version)):
             return (
-                f": version {version} was removed when the table was compacted; refresh() goes on to the newest, and a "
+                f": version {change} was removed when the table was compacted; refresh() goes on to the newest, and a "
                 "table opened at a version must be opened again"
             )
         first = next(iter(damages(folder, version)), None)
