@@ -576,7 +576,7 @@ BAD_CREATES = [
     ({"x": [1.0], "y": [1.0]}, {"keys": []}, ad.InputError, "name no column"),
     ({"x": [1.0], "y": [1.0]}, {"values": ["x"]}, ad.InputError, "two roles"),
     ({"x": [1.0], "y": [1.0], "id": [1]}, {}, ad.InputError, "pass id='id'"),
-    ({"x": [1.0], "y": [datetime.date(2020, 1, 1)]}, {}, ad.KindError, "numbers, vectors of numbers or text"),
+    ({"x": [datetime.date(2020, 1, 1)], "y": [1.0]}, {}, ad.KindError, "numbers, vectors of numbers or text"),
     ({"x": [[1.0], [1.0, 2.0]], "y": [1.0, 2.0]}, {}, ad.InputError, "rows of one width"),
     ({"x": [1.0], "y": [1.0], "n": [1.5]}, {"id": "n"}, ad.KindError, "whole numbers or text"),
     ({"x": [1.0, 2.0], "y": [1.0]}, {}, ad.InputError, "different lengths"),

@@ -260,4 +260,4 @@ def _ordered(positions: np.ndarray) -> tuple[Tensor, np.ndarray | None]:
 def _bytes(data: Data) -> int:
     if isinstance(data, Tensor):
         return data.nbytes
-    return 8 * len(data) + sum(49 + 4 * len(text) for text in data.rows if text is not None)
+    return 8 * len(data) + sum(49 + 4 * len(x) if hasattr(x, "__len__") else 48 for x in data.rows if x is not None)
