@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 from pathlib import Path
 from typing import Any, cast
 
@@ -140,10 +139,10 @@ def _remade(made: dict[str, Any], state: dict[str, torch.Tensor], prefix: str, n
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:
-    from .sources.table_writing import sync, told
+    from .sources.table_writing import locked, sync, told
 
-    beside = folder / f".{name}.{secrets.token_hex(8)}"
-    with told(str(folder.parent), "written to"):
+    beside = folder / f".{name}.new"  # one name, under the lock: what a killed process leaves is written over
+    with told(str(folder.parent), "written to"), locked(folder.parent):
         folder.mkdir(exist_ok=True)
         try:
             with open(beside, "wb") as file:

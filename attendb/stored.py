@@ -27,7 +27,7 @@ from .sources.rows import is_named, read_side, same_length
 from .sources.table import CACHE_BYTES, Table
 from .sources.table_changes import append_batches, delete_rows, update_rows, upsert_stored
 from .sources.table_creating import create_table, stream_of
-from .sources.table_opening import Damage, damages
+from .sources.table_opening import Damage, check_process, damages
 from .sources.table_upkeep import add_column, compact, restore, tag, versions
 from .sources.table_writing import batches_of
 from .weightings.base import Weighting
@@ -99,6 +99,7 @@ class StoredDatabase(Database):
 
     def refresh(self) -> int:
         """Read the newest version from now on, and return its number; a handle opened at a version stays there."""
+        check_process()  # before the lock, which a thread of the parent may have held when it forked
         with self._lock:
             if not self._pinned:
                 self._table = self._table.latest()
@@ -245,6 +246,7 @@ class StoredDatabase(Database):
 
         Nothing of the versions between is lost. This also repairs a table whose newest version is damaged.
         """
+        check_process()
         with self._lock:
             self._table = restore(self._table, version)
             self._pinned = False
@@ -371,6 +373,7 @@ class _Changing:
 
     def __enter__(self) -> Table:
         database = self.database
+        check_process()
         database._lock.acquire()
         if database._pinned:
             database._lock.release()

@@ -149,6 +149,8 @@ def _check_names(text: str, names: list[str], what: str) -> None:
 
 
 def _bad(text: str, reason: str, names: list[str], what: str) -> InputError:
+    reason = reason.replace("\n) FROM rows", "").replace("\n)", "").replace("\n", " ")
+    text = text if len(text) <= 200 else f"{text[:197]}…"
     fix = "give one condition, as after WHERE" if what == "filter" else "give one expression"
     return InputError(f"the {what} {text!r} cannot be read ({reason}): {fix}, over the columns {', '.join(names)}")
 

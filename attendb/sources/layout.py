@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from ..errors import InputError, KindError, MissingValueError, StorageError
@@ -73,14 +74,22 @@ class Layout:
         text = (stored.metadata or {}).get(META)
         if text is None:
             raise InputError(f"{where} is a Lance table that attendb did not make: import it with Database.create")
-        roles = json.loads(text)
-        if roles["format"] > FORMAT:
+        try:
+            roles = json.loads(text)
+            if int(roles["format"]) > FORMAT:
+                raise StorageError(
+                    f"{where} has format {roles['format']} but this attendb reads up to {FORMAT}: install a newer one"
+                )
+            names = {stored_name(name): name for name in roles["names"]}
+            types = {names.get(f.name, _unescaped(f.name)): f.type for f in stored if f.name != HASH}
+            layout = Layout(tuple(roles["keys"]), tuple(roles["values"]), roles["id"], types)
+            _ = layout.schema
+        except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
-                f"{where} has format {roles['format']} but this attendb reads up to {FORMAT}: install a newer attendb"
-            )
-        names = {stored_name(name): name for name in roles["names"]}
-        types = {names.get(f.name, _unescaped(f.name)): f.type for f in stored if f.name != HASH}
-        return Layout(tuple(roles["keys"]), tuple(roles["values"]), roles["id"], types)
+                f"what {where} says of its columns cannot be read ({type(error).__name__}: {error}): restore(version) "
+                "goes back to a whole version"
+            ) from None
+        return layout
 
     @cached_property
     def others(self) -> tuple[str, ...]:
@@ -282,7 +291,7 @@ class _Width(Exception):
 
 def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     given = array.type
-    if given == kind:
+    if given == kind and not (pa.types.is_fixed_size_list(kind) and array.values.null_count):
         return array
     if pa.types.is_null(given):
         return pa.nulls(len(array), kind)
@@ -326,9 +335,11 @@ def _fitted_vectors(array: pa.Array, kind: pa.DataType) -> pa.Array:
         raise TypeError
     flat = array.values.slice(array.offset * width, len(array) * width)
     numbers = _fitted(flat, kind.value_type)
-    if numbers.null_count:
-        raise Missing("has rows that lack some of their numbers")
     mask = array.is_null() if array.null_count else None
+    if numbers.null_count:
+        lacks = np.asarray(numbers.is_null()).reshape(len(array), width).any(1)
+        if (lacks if mask is None else lacks & ~np.asarray(mask)).any():
+            raise Missing("has rows that lack some of their numbers")
     return pa.FixedSizeListArray.from_arrays(numbers, type=kind, mask=mask)
 
 

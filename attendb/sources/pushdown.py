@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 LARGEST_EXACT = 2**53
+DEEPEST = 12  # brackets in brackets: Lance's parser gives up at about 50
+MOST_TERMS = 1000  # joined by one AND or OR
 BECOME_ASCII = frozenset("K;`")  # U+212A, U+037E and U+1FEF have these as their form NFC
 _WHOLE = re.compile(r"[0-9]+")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?")
@@ -52,9 +54,31 @@ def pushed_down(text: str, fields: Mapping[str, Field]) -> str | None:
         where = tree.args["where"].this
         if {k for k, v in tree.args.items() if v} - {"expressions", "from", "from_", "where", "kind"}:
             return None
-        return _Translator(fields).condition(where)
+        found = _Translator(fields).condition(where)
+        return found if _depth(found) <= DEEPEST else None
     except (_Unlike, SqlglotError, KeyError, RecursionError, AttributeError):
         return None
+
+
+def _chain(node: Any) -> list[Any]:
+    """What one AND or OR after another joins: a AND b AND c is read as (a AND b) AND c."""
+    parts: list[Any] = []
+    left = node
+    while type(left) is type(node):
+        parts.append(left.expression)
+        left = left.this
+        if len(parts) > MOST_TERMS:
+            raise _Unlike
+    return [left, *parts[::-1]]
+
+
+def _depth(text: str) -> int:
+    """How deep the brackets go; those in texts count too, which only makes it larger."""
+    deepest = depth = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 class _Translator:
@@ -72,7 +96,7 @@ class _Translator:
             return f"({self.condition(node.this)})"
         if isinstance(node, (e.And, e.Or)):
             word = "AND" if isinstance(node, e.And) else "OR"
-            return f"({self.condition(node.this)} {word} {self.condition(node.expression)})"
+            return "(" + f" {word} ".join(self.condition(part) for part in _chain(node)) + ")"
         if isinstance(node, e.Not):
             return f"(NOT {self.condition(node.this)})"
         if isinstance(node, e.Is) and isinstance(node.expression, e.Null):
@@ -90,7 +114,7 @@ class _Translator:
         raise _Unlike
 
     def _any(self, left: Any, literals: list[Any]) -> str:
-        if not literals or len(literals) > 1000:
+        if not literals or len(literals) > MOST_TERMS:
             raise _Unlike
         return "(" + " OR ".join(self._compared(left, literal, "=") for literal in literals) + ")"
 

@@ -8,6 +8,7 @@ commit on the newest version, made under the table's lock (`table_writing`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -26,7 +27,7 @@ from .layout import HASH, Layout, fitted, stored_name
 from .rows import count, some
 from .table_changes import append_batches, delete_rows, sql_literal, upsert_stored
 from .table_filter import TableFilter
-from .table_opening import check_process, open_newest_whole, open_version, table_folder
+from .table_opening import check_process, newest_number, open_newest_whole, open_version, table_folder
 from .table_reading import Fragment, Part, Reader, ahead, parts_of, rows_of_a_block
 from .table_writing import batches_of, locked, told, with_retries
 
@@ -82,7 +83,8 @@ class Table(Source):
 
     @cached_property
     def positions(self) -> Tensor:  # type: ignore[override]
-        found = [Part((x,), 0, x.rows).positions() for x in self.fragments if x.live]
+        with self._reading():
+            found = [Part((x,), 0, x.rows).positions() for x in self.fragments if x.live]
         return torch.from_numpy(np.sort(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64))
 
     @cached_property
@@ -112,7 +114,7 @@ class Table(Source):
 
     def _block(self, part: Part, values: Sequence[str], wanted: np.ndarray | None) -> Block:
         keys = self.layout.keys
-        with told(self.folder, "read"):
+        with self._reading():
             positions, columns = self.reader.read(self._dataset, self.layout, part, [*keys, *values])
         block = Block(positions, {n: columns[n] for n in keys}, {n: columns[n] for n in values})
         return block if wanted is None else _chosen(block, np.flatnonzero(_is_among(positions.numpy(), wanted)))
@@ -135,7 +137,7 @@ class Table(Source):
 
     def _take_stored(self, positions: np.ndarray, columns: Sequence[str]) -> pa.Table:
         inside = (positions >= 0).all()
-        with told(self.folder, "read"):
+        with self._reading():
             found = self.dataset._take_rows(np.maximum(positions, 0).tolist(), columns=[*columns, "_rowid"])
         if not inside or found.num_rows != len(positions):
             have = found["_rowid"].to_numpy()
@@ -179,7 +181,7 @@ class Table(Source):
     def _with_hashes(self, hashes: np.ndarray) -> pa.Table:
         """The key columns, hashes and positions of the rows whose hash is one of these, each row once."""
         columns = [HASH, *(stored_name(name) for name in self.layout.keys)]
-        with told(self.folder, "read"):
+        with self._reading():
             if 0 < len(hashes) <= FEW:
                 among = f"{HASH} IN ({', '.join(map(str, hashes.tolist()))})"
                 found = self.dataset.scanner(columns=columns, filter=among, with_row_id=True).to_table()
@@ -206,7 +208,7 @@ class Table(Source):
         self.filter.check(text)
         pushed = self.filter.pushed_down(text)
         if pushed is not None:
-            with told(self.folder, "read"):
+            with self._reading():
                 found = self.dataset.scanner(columns=[], filter=pushed, with_row_id=True).to_table()
             return np.sort(found["_rowid"].to_numpy().astype(np.int64))
         names = self.filter.named(text)
@@ -218,7 +220,7 @@ class Table(Source):
     def streamed_columns(self, names: Sequence[str]) -> Iterator[tuple[np.ndarray, dict[str, Data]]]:
         """All rows of any columns of numbers, text or times, part by part."""
         for part in parts_of(self.fragments, 1 << 16):
-            with told(self.folder, "read"):
+            with self._reading():
                 positions, rows = self.reader.read(self.dataset, self.layout, part, names)
             yield positions.numpy(), rows
 
@@ -230,7 +232,7 @@ class Table(Source):
         schema = pa.schema([pa.field(name, layout.types[name]) for name in names])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with told(self.folder, "read"):
+            with self._reading():
                 stored = [stored_name(name) for name in names]
                 for batch in self.dataset.scanner(columns=stored, scan_in_order=True).to_batches():
                     arrays = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
@@ -241,7 +243,7 @@ class Table(Source):
     def by_id(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Of ids of the id column: the positions (r,) of their rows, −1 where there is none, and their order of ids."""
         name = stored_name(cast(str, self.layout.id))
-        with told(self.folder, "read"):
+        with self._reading():
             if len(ids) <= FEW:
                 if not len(ids):
                     return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -276,10 +278,13 @@ class Table(Source):
         """The newest version. Raises StorageError where it is damaged."""
         check_process()
         with told(self.folder, "read"):
-            if self._dataset.latest_version == self._dataset.version:
+            if newest_number(self.folder, self._dataset) == self.version:
                 return self
             dataset, layout = open_version(self.folder, session=self._dataset.session())
         return Table(dataset, layout, self.reader)
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return told(self.folder, "read", self.version)
 
     def at(self, dataset: Any) -> Table:
         """Another version of the table."""

@@ -57,6 +57,7 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
         fragments = write_data(table.folder, table.layout, noted())
     if not fragments:
         return Change(table, np.zeros(0, dtype=np.int64))
+    before: int | None = None  # version that a commit was tried on
     committed = False
     try:
         ids = None if own is None else joined(seen)
@@ -64,7 +65,7 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
             check_once(ids, "ids")
 
         def work(newest: Table) -> Change:
-            nonlocal committed
+            nonlocal before, committed
             if newest.layout.stored != table.layout.stored:
                 raise InputError("the columns of the table were changed meanwhile: refresh() and append again")
             if ids is not None:
@@ -72,6 +73,7 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
                 if len(taken):
                     shown = some(ids.take(pa.array(taken[:6])).to_pylist())
                     raise InputError(f"the ids {shown} exist already: use upsert to replace their rows")
+            before = newest.version
             dataset = commit(newest.dataset, lance.LanceOperation.Append(fragments), "append")
             committed = True
             written = positions_of(dataset, fragments) if ids is None else ids.to_numpy(zero_copy_only=False)
@@ -80,7 +82,7 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
         return table.changed(work)
     finally:
         if not committed:
-            discard(table.folder, fragments)
+            discard(table.folder, fragments, before)
 
 
 def upsert_stored(table: Table, conformed: pa.Table) -> Change:
@@ -126,7 +128,7 @@ def _upserted(table: Table, rows: pa.Table, positions: np.ndarray) -> tuple[Any,
     """Commit rows in place of those at ``positions`` (−1: new ones); the new version, and where each row stands."""
     old, new = np.flatnonzero(positions >= 0), np.flatnonzero(positions < 0)
     order = old[np.argsort(positions[old], kind="stable")]
-    dataset, added = _replaced(
+    dataset, added = replaced(
         table,
         rows.take(pa.array(order)).to_batches(),
         positions[order],
@@ -138,7 +140,7 @@ def _upserted(table: Table, rows: pa.Table, positions: np.ndarray) -> tuple[Any,
     return dataset, out
 
 
-def _replaced(
+def replaced(
     table: Table, rows: Iterable[pa.RecordBatch], positions: np.ndarray, new: Iterable[pa.RecordBatch], message: str
 ) -> tuple[Any, np.ndarray]:
     """Commit rows in place of those at ``positions``, in that order, and new ones; returns where these stand."""
@@ -164,7 +166,7 @@ def _replaced(
         committed = True
     finally:
         if not committed:
-            discard(table.folder, written)
+            discard(table.folder, written, table.version)
     return tended(dataset, table.layout), positions_of(dataset, added)
 
 
@@ -199,7 +201,7 @@ def update_rows(table: Table, changes: Mapping[str, Any], where: str | None) -> 
         if not len(positions):
             return newest, 0
         batches = _computed(newest, expressions, positions)
-        return newest.at(_replaced(newest, batches, positions, (), "update")[0]), len(positions)
+        return newest.at(replaced(newest, batches, positions, (), "update")[0]), len(positions)
 
     return table.changed(work)
 
@@ -225,7 +227,7 @@ def write_rows(table: Table, before: Block, keys: Rows, values: Rows) -> tuple[T
         columns = {name: rows.column(stored_name(name)) for name in newest.layout.types}
         columns |= {name: array_of(x) for name, x in {**keys, **values}.items()}
         batches = batches_of(pa.table(columns), newest.layout)
-        after = newest.at(_replaced(newest, batches, positions, (), "learn")[0])
+        after = newest.at(replaced(newest, batches, positions, (), "learn")[0])
         return after, after.take(positions)
 
     return table.changed(work)
@@ -279,8 +281,9 @@ def check_once(ids: pa.Array, what: str) -> None:
 
 def tended(dataset: Any, layout: Layout) -> Any:
     """The version, or the one after it that takes up new rows in the indexes."""
+    before = dataset.version
     if tend_indexes(dataset, layout):
-        sync_version(dataset)
+        sync_version(dataset, before)
     return dataset
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -51,12 +52,9 @@ def create_table(
 def _create(folder: str, layout: Layout, batches: Iterator[pa.RecordBatch]) -> None:
     import lance
 
-    beside = _beside(folder) + secrets.token_hex(8)
-    os.mkdir(beside)
-    lock = os.open(os.path.join(beside, LOCK), os.O_RDWR | os.O_CREAT, 0o666)
+    beside, lock = _made_beside(folder)
     failed: list[BaseException] = []
     try:
-        try_lock(lock)
         reader = pa.RecordBatchReader.from_batches(layout.stored, watched(batches, failed))
         dataset = lance.write_dataset(reader, beside, schema=layout.stored, mode="create", **OPTIONS)
         if layout.id is not None:
@@ -64,17 +62,51 @@ def _create(folder: str, layout: Layout, batches: Iterator[pa.RecordBatch]) -> N
             check_once(column.combine_chunks(), "ids")
         create_indexes(dataset, layout)
         sync_tree(beside)
-        if os.path.lexists(folder):
-            raise InputError(f"{folder} was made by another process meanwhile: open it with Database.open")
-        os.rename(beside, folder)
+        _rename(beside, folder)
         sync(os.path.dirname(folder))
     except BaseException as error:
-        shutil.rmtree(beside, ignore_errors=True)
+        _remove(beside)
         if failed and failed[0] is not error:
             raise failed[0] from None
         raise
     finally:
         os.close(lock)
+
+
+def _made_beside(folder: str) -> tuple[str, int]:
+    """A new folder beside the place of the table, and its lock, by which others see that it is being filled."""
+    while True:
+        beside = _beside(folder) + secrets.token_hex(8)
+        os.mkdir(beside)
+        try:
+            lock = os.open(os.path.join(beside, LOCK), os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # another process removed the folder while it was empty
+            continue
+        if try_lock(lock):
+            return beside, lock
+        os.close(lock)  # and here it is removing it
+
+
+def _rename(beside: str, folder: str) -> None:
+    try:
+        if not os.path.lexists(folder):
+            os.rename(beside, folder)
+            return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+    raise InputError(f"{folder} was made by another process meanwhile: open it with Database.open")
+
+
+def _remove(place: str) -> None:
+    """Remove a folder, its lock last, so that what a killed removal leaves is found again."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(place):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != LOCK:
+                os.remove(entry.path)
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _read(
@@ -114,12 +146,14 @@ def _remove_left_over(folder: str) -> None:
     start = os.path.basename(_beside(folder))
     for name in os.listdir(os.path.dirname(folder)):
         place = os.path.join(os.path.dirname(folder), name)
-        if not name.startswith(start) or not os.path.exists(os.path.join(place, LOCK)):
+        if not name.startswith(start):
             continue
+        with contextlib.suppress(OSError):
+            os.rmdir(place)  # where it is empty: killed before it had its lock
         with contextlib.suppress(OSError):
             lock = os.open(os.path.join(place, LOCK), os.O_RDWR)
             try:
                 if try_lock(lock):
-                    shutil.rmtree(place, ignore_errors=True)
+                    _remove(place)
             finally:
                 os.close(lock)

@@ -7,6 +7,7 @@ Source: O'Neil et al. 1996.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from .layout import HASH, Layout, stored_name
@@ -14,9 +15,9 @@ from .layout import HASH, Layout, stored_name
 FRAGMENTS, ROWS = 8, 1 << 20  # that may stand outside the index: a fragment costs 0.2 ms, 10⁶ rows a few
 
 
-def create_indexes(dataset: Any, layout: Layout) -> None:
-    """Make the indexes that a version lacks."""
-    have = {index.name for index in dataset.describe_indices()}
+def create_indexes(dataset: Any, layout: Layout, damaged: Collection[str] = ()) -> None:
+    """Make the indexes that a version lacks, and those whose files are damaged again."""
+    have = {index.name for index in dataset.describe_indices()} - set(damaged)
     for column in _columns(layout):
         if f"{column}_idx" in have:
             continue

@@ -6,7 +6,10 @@ lost power), the newest whole version is opened, with a warning.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import unicodedata
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,15 @@ from ..errors import InputError, StorageError
 from .layout import Layout
 
 _process: int | None = None  # that uses Lance, whose threads do not survive a fork
+
+
+HINT = "latest_version_hint.json"
+INDEX = "the index"
+INDEX_FILES = ("page_data.lance", "page_lookup.lance")  # of an index of kind BTREE
+
+
+class Damaged(StorageError):
+    """A version whose manifest cannot be read."""
 
 
 class Damage(NamedTuple):
@@ -41,8 +53,12 @@ def check_process() -> None:
 def table_folder(path: Any) -> str:
     """The folder of a table that should exist. Raises InputError where there is none."""
     folder = local_path(path)
-    if not os.path.exists(folder):
-        raise InputError(f"there is no table at {folder}: create it with Database.create, or check the path")
+    try:
+        os.stat(folder)
+    except PermissionError:
+        raise StorageError(f"the table {folder} cannot be read: there is no permission for a folder above") from None
+    except OSError:
+        raise InputError(f"there is no table at {folder}: create it with Database.create, or check the path") from None
     if not os.path.isdir(folder):
         raise InputError(f"{folder} is a file, not the folder of a table: import it with Database.create")
     if not os.access(folder, os.R_OK | os.X_OK):
@@ -56,11 +72,14 @@ def local_path(path: Any) -> str:
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a table lies in a folder, whose path is a str or a Path, got {type(path).__name__}")
     text = os.fspath(path)
-    if not isinstance(text, str) or "\x00" in text or not text:
-        raise InputError(f"{text!r} is no path: give that of a folder")
+    if not isinstance(text, str) or not text or any(unicodedata.category(x) in ("Cc", "Cs") for x in text):
+        raise InputError(f"{text!r} is no path of a table: give that of a folder, without control characters")
     if "://" in text:
         raise InputError(f"{text} is an address but tables lie in local folders: give the path of a folder")
-    return str(Path(text).absolute())
+    whole = str(Path(text).absolute())
+    if ".." in whole.split(os.sep):  # the storage would go back by the text, past links
+        whole = os.path.realpath(whole)
+    return whole
 
 
 def open_version(folder: str, version: int | str | None = None, session: Any = None) -> tuple[Any, Layout]:
@@ -74,34 +93,32 @@ def open_version(folder: str, version: int | str | None = None, session: Any = N
         version = int(version)
     try:
         dataset = lance.dataset(folder, version=version, session=session)
-    except BaseException as error:  # Lance also raises its own PanicException, which is no Exception
-        if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
+    except BaseException as error:
+        if not is_fault(error):
             raise
         if version is not None:
             raise _no_version(folder, version, error) from None
-        raise StorageError(
-            f"the newest version of the table {folder} is damaged ({newest_manifest(folder)}): restore(version) goes "
-            "back to a whole one, and verify() lists what is damaged"
-        ) from error
+        raise _damaged(folder, newest_manifest(folder)) from error
     return dataset, Layout.read(dataset.schema, folder)
 
 
 def open_newest_whole(folder: str) -> tuple[Any, Layout]:
     """The newest version that can be opened; a warning names the damaged files that were passed over."""
+    damaged = lost_manifests(folder)
     try:
-        return open_version(folder)
-    except StorageError as error:
-        if "damaged" not in str(error):
-            raise
-    damaged: list[str] = []
+        found = open_version(folder)
+        if not damaged:
+            return found
+    except Damaged:
+        pass
     for version, path in manifests(folder):
         try:
             found = open_version(folder, version)
-        except (InputError, StorageError):
+        except Damaged:
             damaged.append(path)
             continue
         warnings.warn(
-            f"the table {folder} was opened at version {version}, since a newer one is damaged "
+            f"the table {folder} was opened at version {version}, since a newer one is damaged or missing "
             f"({', '.join(damaged)}): restore({version}) makes it the newest",
             stacklevel=4,
         )
@@ -120,8 +137,57 @@ def manifests(folder: str) -> Iterator[tuple[int, str]]:
             yield 2**64 - 1 - int(stem), os.path.join(place, name)
 
 
+def newest_manifest_number(folder: str) -> int:
+    return next((version for version, _ in manifests(folder)), 0)
+
+
 def newest_manifest(folder: str) -> str:
     return next((path for _, path in manifests(folder)), "no manifest")
+
+
+def lost_manifests(folder: str) -> list[str]:
+    """The newest manifest, where it was committed and is no longer there.
+
+    After each commit, Lance writes the number of the version down; it is read before the manifests are listed, so that
+    a commit of another process cannot come between.
+    """
+    try:
+        with open(os.path.join(folder, "_versions", HINT), encoding="utf-8") as file:
+            number = int(json.load(file)["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    path = manifest_of(folder, number)
+    return [] if os.path.exists(path) or number < newest_manifest_number(folder) else [path]
+
+
+def manifest_of(folder: str, version: int) -> str:
+    """The path of a version's manifest: they are named so that the newest comes first."""
+    return os.path.join(folder, "_versions", f"{2**64 - 1 - version:020d}.manifest")
+
+
+def newest_number(folder: str, dataset: Any) -> int:
+    """The number of the newest version. Raises StorageError where its manifest is damaged or was lost."""
+    lost = lost_manifests(folder)
+    if lost:
+        raise _damaged(folder, lost[0])
+    try:
+        return int(dataset.latest_version)
+    except BaseException as error:
+        if not is_fault(error):
+            raise
+        raise _damaged(folder, newest_manifest(folder)) from error
+
+
+def _damaged(folder: str, manifest: str) -> Damaged:
+    return Damaged(
+        f"the newest version of the table {folder} is damaged ({manifest}): restore(version) goes back to a whole one, "
+        "and verify() lists what is damaged"
+    )
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether the storage failed: Lance also raises its own PanicException, which is no Exception."""
+    return not isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError))
 
 
 def set_damaged_aside(folder: str) -> list[str]:
@@ -131,70 +197,112 @@ def set_damaged_aside(folder: str) -> list[str]:
         try:
             open_version(folder, version)
             break
-        except (InputError, StorageError):
+        except Damaged:
             aside = os.path.join(folder, "_damaged")
             os.makedirs(aside, exist_ok=True)
             os.replace(path, os.path.join(aside, os.path.basename(path)))
             moved.append(path)
+    if moved or lost_manifests(folder):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, "_versions", HINT))
     return moved
 
 
-def damages(folder: str) -> list[Damage]:
-    """What is damaged: manifests that cannot be read, files of the newest whole version that lack or are cut short.
+def damages(folder: str, version: int | None = None) -> list[Damage]:
+    """What is damaged: manifests that cannot be read, files of a version that lack or are cut short.
 
-    Cost: one look at each file, none is read.
+    ``version``: None is the newest that can be read. Cost: one look at each file; lists of deleted rows are read.
     """
+    check_process()
     found: list[Damage] = []
     whole: int | None = None
-    newest: list[Damage] | None = None
+    own: list[Damage] | None = None
+    asked = version
+    lost = lost_manifests(folder)
     unreadable: list[str] = []
-    for version, path in manifests(folder):
+    for number, path in manifests(folder):
         try:
-            dataset, _ = open_version(folder, version)
-        except (InputError, StorageError):
+            dataset, _ = open_version(folder, number)
+        except Damaged:
             unreadable.append(path)
             continue
-        own = list(_damages_of(folder, dataset))
-        newest = own if newest is None else newest
-        if not own:
-            whole = version
+        wrong = list(_damages_of(folder, dataset))
+        if own is None and asked in (None, number):
+            asked, own = number, wrong
+        if not wrong and whole is None:
+            whole = number
+        if whole is not None and own is not None:
             break
     repair = f"restore({whole}) goes back to the newest whole version" if whole is not None else "take it from a backup"
+    found += [Damage(path, "the manifest of a version is missing", repair) for path in lost]
     found += [Damage(path, "the manifest of a version is empty or cut short", repair) for path in unreadable]
-    found += [Damage(one.file, one.problem, repair) for one in newest or []]
+    only_indexes = own and all(one.problem.startswith(INDEX) for one in own)
+    again = f"restore({asked}) makes the index again" if only_indexes else repair
+    found += [Damage(one.file, one.problem, again) for one in own or []]
     return found
 
 
 def _damages_of(folder: str, dataset: Any) -> Iterator[Damage]:
     for fragment in dataset.get_fragments():
         for file in fragment.metadata.files:
-            yield from _looked_at(os.path.join(folder, "data", file.path), file.file_size_bytes, "data file")
+            yield from _looked_at(os.path.join(folder, "data", file.path), file.file_size_bytes, "the data file")
         gone = fragment.metadata.deletion_file
-        if gone is not None:
-            yield from _looked_at(os.path.join(folder, gone.path(fragment.fragment_id)), None, "list of deleted rows")
-    yield from _damages_of_indexes(folder, dataset)
+        if gone is None:
+            continue
+        path = os.path.join(folder, gone.path(fragment.fragment_id))
+        found = list(_looked_at(path, None, "the list of deleted rows"))
+        if not found:
+            try:
+                fragment.scanner(columns=[], with_row_address=True).to_table()
+            except BaseException as error:
+                if not is_fault(error):
+                    raise
+                found = [Damage(path, "the list of deleted rows cannot be read", "")]
+        yield from found
+    for wrong in _wrong_indexes(folder, dataset).values():
+        yield from wrong
 
 
-def _damages_of_indexes(folder: str, dataset: Any) -> Iterator[Damage]:
+def damaged_indexes(folder: str, dataset: Any) -> list[str]:
+    """The names of the indexes whose files lack or are cut short."""
+    return list(_wrong_indexes(folder, dataset))
+
+
+def _wrong_indexes(folder: str, dataset: Any) -> dict[str, list[Damage]]:
+    found: dict[str, list[Damage]] = {}
     for index in dataset.describe_indices():
         for segment in index.segments:
             place = os.path.join(folder, "_indices", str(segment.uuid))
-            names = os.listdir(place) if os.path.isdir(place) else []
-            if not names:
-                yield Damage(place, "the index cannot be found", "")
-            for name in names:
-                yield from _looked_at(os.path.join(place, name), None, "index")
+            paths = [os.path.join(place, name) for name in INDEX_FILES]
+            wrong = [one for path in paths for one in _looked_at(path, None, INDEX)]
+            if not wrong and segment.size_bytes is not None:
+                sizes = {path: os.stat(path).st_size for path in paths}
+                if sum(sizes.values()) != segment.size_bytes:
+                    problem = f"{INDEX} has {sum(sizes.values())} of {segment.size_bytes} bytes in its files"
+                    wrong = [Damage(path, problem, "") for path in paths if not _ends_whole(path)] or [
+                        Damage(place, problem, "")
+                    ]
+            if wrong:
+                found.setdefault(index.name, []).extend(wrong)
+    return found
+
+
+def _ends_whole(path: str) -> bool:
+    """Whether a file of Lance has its last bytes."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.stat(path).st_size - 4))
+        return file.read() == b"LANC"
 
 
 def _looked_at(path: str, size: int | None, what: str) -> Iterator[Damage]:
     try:
         found = os.stat(path).st_size
     except OSError as error:
-        yield Damage(path, f"the {what} cannot be found ({error.strerror})", "")
+        yield Damage(path, f"{what} cannot be found ({error.strerror})", "")
         return
     if size is not None and found != size or not found:
         expected = f" of {size}" if size is not None else ""
-        yield Damage(path, f"the {what} has {found}{expected} bytes", "")
+        yield Damage(path, f"{what} has {found}{expected} bytes", "")
 
 
 def _no_version(folder: str, version: int | str, error: BaseException) -> InputError | StorageError:
@@ -203,7 +311,7 @@ def _no_version(folder: str, version: int | str, error: BaseException) -> InputE
     if isinstance(version, int):
         paths = dict(manifests(folder))
         if version in paths:
-            return StorageError(
+            return Damaged(
                 f"version {version} of the table {folder} is damaged ({paths[version]}): open another, and verify() "
                 "lists what is damaged"
             )
@@ -213,8 +321,8 @@ def _no_version(folder: str, version: int | str, error: BaseException) -> InputE
     try:
         tags = sorted(lance.dataset(folder).tags.list())
     except BaseException as worse:
-        if isinstance(worse, (KeyboardInterrupt, SystemExit, MemoryError)):
+        if not is_fault(worse):
             raise
-        return StorageError(f"the table {folder} is damaged ({newest_manifest(folder)}): verify() lists what is")
+        return Damaged(f"the table {folder} is damaged ({newest_manifest(folder)}): verify() lists what is")
     names = ", ".join(map(repr, tags)) or "none"
     return InputError(f"the table {folder} has no tag {version!r}: its tags are {names} ({type(error).__name__})")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +18,14 @@ from .layout import Layout, fitted, stored_name, stored_type_of_other
 from .table import Table
 from .table_changes import column_of_sql
 from .table_index import create_indexes, tend_indexes
-from .table_opening import check_process, open_version, set_damaged_aside
+from .table_opening import check_process, damaged_indexes, open_version, set_damaged_aside
 from .table_writing import commit, locked, sync, sync_version, told, with_retries
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 MESSAGE = "__lance_commit_message"
+ENCODED = '\\{}^%`"<>[]~#|*?'  # in the paths of Lance's object store, as are all characters that are not ASCII
 WORDS = {"CreateIndex": "index", "Rewrite": "compact", "Overwrite": "create", "Merge": "add_column"}
 
 
@@ -51,10 +54,10 @@ def versions(table: Table) -> DataFrame:
 def _change(dataset: Any, version: int) -> str:
     try:
         transaction = dataset.read_transaction(version)
-    except (OSError, ValueError):
-        return ""
     except TypeError:  # pylance 14 cannot hand out a compaction that has also rewritten an index
         return "compact"
+    except Exception:  # nor every other transaction that it wrote
+        return ""
     if transaction is None:
         return ""
     name = type(transaction.operation).__name__
@@ -72,12 +75,13 @@ def restore(table: Table, version: int | str) -> Table:
         with locked(table.folder):
             moved = set_damaged_aside(table.folder)
             dataset, _ = open_version(table.folder, version)
+            before = dataset.latest_version
             dataset.restore()
             newest, layout = open_version(table.folder)
-            create_indexes(newest, layout)
+            create_indexes(newest, layout, damaged_indexes(table.folder, newest))
             for path in moved:
                 sync(os.path.dirname(path))
-            sync_version(newest)
+            sync_version(newest, before)
             return newest
 
     with told(table.folder, "restored"):
@@ -92,26 +96,44 @@ def tag(table: Table, name: str) -> None:
         have = table.dataset.tags.list()
         if name in have:
             raise InputError(f"the tag {name!r} is that of version {have[name]['version']}: choose another")
-        table.dataset.tags.create(name, table.version)
+        with _nothing_beside(table.folder):
+            table.dataset.tags.create(name, table.version)
+
+
+@contextlib.contextmanager
+def _nothing_beside(folder: str) -> Iterator[None]:
+    """Remove the empty folders that Lance makes beside those whose names have characters that it encodes."""
+    plain = (x.isascii() and x not in ENCODED for x in folder)
+    coded = (x if ok else "".join(f"%{byte:02X}" for byte in x.encode()) for x, ok in zip(folder, plain, strict=True))
+    place, *steps = ("".join(coded) + "/_refs/tags").split("/")
+    made: list[str] = []
+    for step in steps:
+        place += f"/{step}"
+        if not os.path.lexists(place):
+            made.append(place)
+    yield
+    for left in made[::-1] if not place.startswith(folder) else ():
+        with contextlib.suppress(OSError):
+            os.rmdir(left)
 
 
 def compact(table: Table, keep: timedelta | None = None) -> Table:
     """Join small fragments, drop deleted rows where they are more than a tenth, take up all rows in the indexes.
 
-    ``keep``: remove versions that are older, and the files that only they used. None: all versions stay.
+    ``keep``: remove versions that are older and have no tag, and the files that only they used. None: all stay.
     """
 
     def work(newest: Table) -> Table:
-        dataset = newest.dataset
+        dataset, before = newest.dataset, newest.version
         tend_indexes(dataset, newest.layout, all_rows=True)  # Lance joins rows that are indexed only with their like
         dataset.optimize.compact_files(num_threads=os.cpu_count())
         tend_indexes(dataset, newest.layout, all_rows=True)
         if keep is not None:
-            dataset.cleanup_old_versions(older_than=keep)
+            dataset.cleanup_old_versions(older_than=keep, error_if_tagged_old_versions=False)
         for fragment in dataset.get_fragments():
             for file in fragment.metadata.files:
                 sync(os.path.join(newest.folder, "data", file.path))
-        sync_version(dataset)
+        sync_version(dataset, before)
         return newest.at(dataset)
 
     return table.changed(work)

@@ -21,12 +21,14 @@ import pyarrow as pa
 
 from ..errors import AttendbError, ConflictError, StorageError
 from .layout import Layout
+from .table_opening import damages, manifest_of, manifests, open_version
 
 T = TypeVar("T")
 
 LOCK = "_lock"
 LOCK_WAIT = 120.0  # seconds that a writer waits for another
 TRIES = 10
+MOST_RUNS = 100  # of whole numbers in a condition: Lance needs the square of their number
 VERSION = "2.0"  # newer ones decode key columns at a third of the speed
 CACHED_PAGES = 1 << 27  # bytes of all columns that wait to be written, so that each column lies in long runs
 BATCH_BYTES = 1 << 22
@@ -76,8 +78,8 @@ def try_lock(file: int) -> bool:
 
 
 @contextlib.contextmanager
-def told(folder: str, done: str) -> Iterator[None]:
-    """What the storage says when it fails, as one sentence with what to do."""
+def told(folder: str, done: str, version: int | None = None) -> Iterator[None]:
+    """What the storage says when it fails, as one sentence with what to do. ``version``: the one that is read."""
     try:
         yield
     except AttendbError:
@@ -88,18 +90,24 @@ def told(folder: str, done: str) -> Iterator[None]:
         ) from error
     except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split(", /")[0].split())
-        if "No space left" in reason or "StorageFull" in reason:
-            raise StorageError(
-                f"the table {folder} cannot be {done}: no space is left on the disk; it is as it was before"
-            ) from error
-        if "ermission denied" in reason or "Read-only file system" in reason:
-            raise StorageError(
-                f"the table {folder} cannot be {done}: there is no permission for it ({reason[:200]})"
-            ) from error
-        raise StorageError(
-            f"the table {folder} cannot be {done} ({reason[:300]}): verify() says what is damaged, restore(version) "
-            "goes back to a whole version"
-        ) from error
+        raise StorageError(f"the table {folder} cannot be {done}{_why(folder, done, version, reason)}") from error
+
+
+def _why(folder: str, done: str, version: int | None, reason: str) -> str:
+    if "No space left" in reason or "StorageFull" in reason:
+        return ": no space is left on the disk" + ("" if done == "created" else "; it is as it was before")
+    if "ermission denied" in reason or "Read-only file system" in reason:
+        return f": there is no permission for it ({reason[:200]})"
+    if done != "created" and os.path.isdir(os.path.join(folder, "_versions")):
+        if version is not None and not os.path.exists(manifest_of(folder, version)):
+            return (
+                f": version {version} was removed when the table was compacted; refresh() goes on to the newest, and a "
+                "table opened at a version must be opened again"
+            )
+        first = next(iter(damages(folder, version)), None)
+        if first is not None:
+            return f": {first.problem} ({first.file}); {first.repair}, and verify() lists what is damaged"
+    return f" ({reason[:300]}): verify() says what is damaged, restore(version) goes back to a whole version"
 
 
 def with_retries(change: Callable[[], T], folder: str) -> T:
@@ -179,12 +187,24 @@ def watched(batches: Iterable[pa.RecordBatch], failed: list[BaseException]) -> I
         raise
 
 
-def discard(folder: str, fragments: Iterable[Any]) -> None:
-    """Remove the files of fragments that were not committed."""
-    for fragment in fragments:
-        for file in fragment.files:
-            with contextlib.suppress(OSError):
-                os.remove(os.path.join(folder, "data", file.path))
+def discard(folder: str, fragments: Iterable[Any], after: int | None = None) -> None:
+    """Remove the files of fragments that were not committed.
+
+    ``after``: the version before a commit that failed, in its last step perhaps, when others can see it already. Files
+    that a later version names stay, and all do where a later version cannot be read.
+    """
+    files = {file.path for fragment in fragments for file in fragment.files}
+    try:
+        for version, _ in manifests(folder):
+            if after is None or version <= after or not files:
+                break
+            named = open_version(folder, version)[0].get_fragments()
+            files -= {file.path for fragment in named for file in fragment.metadata.files}
+    except AttendbError:
+        return
+    for name in files:
+        with contextlib.suppress(OSError):
+            os.remove(os.path.join(folder, "data", name))
 
 
 def commit(dataset: Any, operation: Any, message: str) -> Any:
@@ -198,17 +218,21 @@ def commit(dataset: Any, operation: Any, message: str) -> Any:
     return done
 
 
-def sync_version(dataset: Any) -> None:
-    """Wait until the disk has the manifest of this version, and what its folders list."""
+def sync_version(dataset: Any, after: int | None = None) -> None:
+    """Wait until the disk has the manifest of this version, and what its folders list.
+
+    ``after``: the version before work that made indexes, and several versions perhaps: waits for these, too.
+    """
     folder = str(dataset.uri)
+    if after is not None:
+        for index in dataset.describe_indices():
+            for segment in index.segments:
+                sync_tree(os.path.join(folder, "_indices", str(segment.uuid)))
+        for version in range(after + 1, dataset.version):
+            sync(manifest_of(folder, version))
     sync(manifest_of(folder, dataset.version))
     for name in ("_versions", "data", "_deletions", "_indices", "."):
         sync(os.path.join(folder, name))
-
-
-def manifest_of(folder: str, version: int) -> str:
-    """The path of a version's manifest: they are named so that the newest comes first."""
-    return os.path.join(folder, "_versions", f"{2**64 - 1 - version:020d}.manifest")
 
 
 def sync(path: str) -> None:
@@ -271,7 +295,7 @@ def _among(column: str, numbers: np.ndarray) -> str:
     """A condition that names these whole numbers, as runs where they are dense."""
     numbers = np.unique(numbers)
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-    if len(breaks) + 1 <= len(numbers) // 8:
+    if len(breaks) < MOST_RUNS and len(breaks) + 1 <= len(numbers) // 8:
         runs = np.split(numbers, breaks)
         return " OR ".join(f"({column} >= {run[0]} AND {column} <= {run[-1]})" for run in runs)
     return f"{column} IN ({', '.join(map(str, numbers.tolist()))})"
