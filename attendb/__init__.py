@@ -5,11 +5,13 @@ from .attention import attend
 from .database import Database
 from .errors import (
     AttendbError,
+    ConflictError,
     InputError,
     KindError,
     MissingValueError,
     NotFoundError,
     PlanError,
+    StorageError,
     TooLargeError,
 )
 from .plots import show_heatmaps
@@ -35,6 +37,7 @@ __all__ = [
     "AttendbError",
     "Bilinear",
     "Boxcar",
+    "ConflictError",
     "Conic",
     "Constant",
     "Cosine",
@@ -64,6 +67,7 @@ __all__ = [
     "Score",
     "Softmax",
     "Sparsemax",
+    "StorageError",
     "Thresholded",
     "TooLargeError",
     "TopK",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,21 +16,21 @@ from .asking import TableQuestion
 from .attention import DEFAULT_SCORE, ask
 from .columns import Opaque
 from .errors import InputError, KindError, NotFoundError
+from .looking_up import closest, matching, one_value, shown
 from .plans.precision import own_precision
 from .question import Options
 from .reading import read_pairwise, read_vector
 from .scores.base import Score
-from .scores.text import EditSimilarity
-from .sources.base import ID, Column, Data, Rows, Schema, Side, Source
+from .sources.base import ID, Column, Data, Rows, Schema, Source
 from .sources.memory import Memory
-from .sources.rows import count, is_frame, read_ids, read_side
+from .sources.rows import count, is_named, read_ids, read_side, same_length
 from .streaming import ask_blocks
 from .weightings.base import Weighting
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-SEARCHED_FOR_HELP = 20_000  # keys that are compared to name the closest ones in an error
+    from .stored import StoredDatabase
 
 
 class Database:
@@ -93,11 +94,88 @@ class Database:
         sides = (self._source.schema.keys, self._source.schema.values)
         return {side.role: {column.name: str(column) for column in side.columns} for side in sides}
 
+    @staticmethod
+    def create(
+        path: str | PathLike[str],
+        table: Any,
+        *,
+        keys: str | Sequence[str],
+        values: str | Sequence[str] | None = None,
+        id: str | None = None,
+        cache_bytes: int = 1 << 30,
+        max_age: float | None = None,
+    ) -> StoredDatabase:
+        """Make a table on disk, in the folder ``path``, which must not exist yet, and open it.
+
+        ``table``: a dict of columns, a pandas, polars or pyarrow table, a pyarrow RecordBatchReader, the path of a file
+        or what `attendb.importing` opens; what comes in batches is not held in memory. ``keys``, ``values``: the names
+        of their columns, numbers, vectors of one width or text (None: all others that can be values). ``id``: a column
+        of whole numbers or texts that names the rows, each once. All other columns, of any Arrow type but structs, are
+        kept and returned with rows. NaN in a value column of width 1 is stored as missing.
+
+        ``cache_bytes``: decoded blocks that the handle may keep; ``max_age``: seconds after which it looks for a newer
+        version by itself. Returns a `StoredDatabase`.
+        Raises InputError for a path that exists, for names, widths and ids given twice, KindError for kinds,
+        MissingValueError for keys without a number, StorageError for a disk that is full or may not be written to; then
+        nothing is left behind. Cost: that of writing the rows, and of the index of their keys, about 0.3 µs a row.
+
+        >>> import attendb as ad, tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "names.adb"
+        >>> db = ad.Database.create(path, {"name": ["Li", "Hu"], "age": [30, 40]}, keys="name", values="age")
+        >>> db.lookup("Hu"), ad.Database.open(path).lookup("Li")
+        (40, 30)
+        """
+        from .stored import create_database
+
+        return create_database(path, table, keys, values, id, cache_bytes, max_age)
+
+    @staticmethod
+    def open(
+        path: str | PathLike[str],
+        *,
+        version: int | str | None = None,
+        cache_bytes: int = 1 << 30,
+        max_age: float | None = None,
+    ) -> StoredDatabase:
+        """Open a table on disk: its newest version, or the one of that number or tag, which then cannot be changed.
+
+        ``cache_bytes`` and ``max_age``: as for `create`. Where the newest version is damaged, the newest whole one is
+        opened, with a warning that names the file. Raises InputError where there is no table or no such version,
+        StorageError for a damaged one, a newer format or no permission. Cost: a few ms.
+        """
+        from .stored import open_database
+
+        return open_database(path, version, cache_bytes, max_age)
+
     def to_pandas(self) -> DataFrame:
         """All rows as a frame: the index is the id, then the key columns, then the value columns."""
         source = self._source
-        (block,) = source.blocks()
-        return _frame(source.schema, block.positions.numpy(), block.keys, block.values)
+        return self._frame_of(source, source.positions.numpy().copy())
+
+    def rows(self, positions: Any, columns: str | Sequence[str] | None = None) -> DataFrame:
+        """The rows at these positions, such as those of `Answer.top`, in this order: a frame with them as the index.
+
+        ``columns``: names (None: all). Raises NotFoundError for a position that no row has, InputError for a name that
+        no column has. Cost: O(r).
+
+        >>> import attendb as ad
+        >>> db = ad.Database({"age": [30.0, 40.0]}, {"pay": [1.0, 2.0]})
+        >>> db.rows([1, 0], "pay")["pay"].to_dict()
+        {1: 2.0, 0: 1.0}
+        """
+        wanted = read_vector(positions, "positions").reshape(-1)
+        if wanted.is_floating_point() and wanted.numel() or wanted.dtype == torch.bool:
+            raise KindError(f"positions have dtype {wanted.dtype}: give whole numbers ≥ 0")
+        names = (columns,) if isinstance(columns, str) else columns
+        return self._frame_of(self._source, wanted.long().cpu().numpy().copy(), names)
+
+    def get(self, ids: Any) -> DataFrame:
+        """The rows with these ids, in this order, as `rows` gives them. Raises NotFoundError for one of no row."""
+        return self.rows(ids)
+
+    def _frame_of(self, source: Source, positions: np.ndarray, columns: Sequence[str] | None = None) -> DataFrame:
+        block = source.take(positions)
+        return _frame(source.schema, positions, block.keys, block.values, columns)
 
     def lookup(self, key: Any) -> Any:
         """The value of the row whose key equals ``key``: v_i where k_i = key.
@@ -119,11 +197,11 @@ class Database:
         Source: Codd 1970 (selection by key).
         """
         source = self._source
-        ids = _matching(source, key)
+        ids = matching(source, key)
         if not len(ids):
-            raise NotFoundError(f"no row has the key {_shown(key)}{_closest(source, key)}")
+            raise NotFoundError(f"no row has the key {shown(key)}{closest(source, key)}")
         block = source.take(ids)
-        found = {name: _one_value(x, name, key) for name, x in block.values.items()}
+        found = {name: one_value(x, name, key) for name, x in block.values.items()}
         return found if len(found) > 1 else next(iter(found.values()))
 
     def lookup_all(self, key: Any) -> DataFrame:
@@ -136,9 +214,7 @@ class Database:
         {0: 'Mu', 2: 'Fei'}
         """
         source = self._source
-        ids = _matching(source, key)
-        block = source.take(ids)
-        return _frame(source.schema, ids, block.keys, block.values)
+        return self._frame_of(source, matching(source, key))
 
     def attend(
         self,
@@ -187,11 +263,12 @@ class Database:
             )
             return ask_blocks(table) if table.source.streamed else ask(table.of_all())
 
-    def append(self, keys: Any, values: Any, *, ids: Any = None) -> np.ndarray:
+    def append(self, keys: Any, values: Any = None, *, ids: Any = None) -> np.ndarray:
         """Add rows and return their ids (r,): ``ids``, or the next ones that no row ever had.
 
-        Columns are matched by name, never by position. Numbers are kept in the column's dtype: a decimal number may be
-        rounded to it, a whole number must fit. Raises as `Database` does, InputError for an id that exists (that is an
+        ``keys``, ``values``: the two sides; or one table of all columns as the first. Columns are matched by name,
+        never by position. Numbers are kept in the column's dtype: a decimal number may be rounded to it, a whole number
+        must fit. Raises as `Database` does, InputError for an id that exists (that is an
         upsert) and for other columns or widths, KindError for other kinds; then the table is as before. Cost: O(m).
 
         >>> import attendb as ad
@@ -200,13 +277,13 @@ class Database:
         ([1, 2], 3)
         """
         with self._lock:
-            schema, k, v = _read_rows(keys, values, self._source.schema)
+            schema, k, v = _read_rows(*_two_sides(keys, values, self._source.schema), self._source.schema)
             change = self._source.append(schema, k, v, read_ids(ids, count(next(iter(k.values())))))
             self._source = change.source
             return change.ids
 
-    def upsert(self, keys: Any, values: Any, *, ids: Any = None) -> np.ndarray:
-        """Replace rows or add them, and return their ids (r,).
+    def upsert(self, keys: Any, values: Any = None, *, ids: Any = None) -> np.ndarray:
+        """Replace rows or add them, and return their ids (r,); rows are given as for `append`.
 
         With ``ids`` (r,), the row with that id gets the new key and value, or is added under it. Without, the row with
         the equal key, as `lookup` compares, gets the new value and keeps its id; a missing text equals no key, so it is
@@ -220,7 +297,7 @@ class Database:
         ([1, 2], 'Ray')
         """
         with self._lock:
-            schema, k, v = _read_rows(keys, values, self._source.schema)
+            schema, k, v = _read_rows(*_two_sides(keys, values, self._source.schema), self._source.schema)
             change = self._source.upsert(schema, k, v, read_ids(ids, count(next(iter(k.values())))))
             self._source = change.source
             return change.ids
@@ -261,10 +338,26 @@ def _read_rows(keys: Any, values: Any, schema: Schema | None) -> tuple[Schema, R
     """Checked columns of keys and values, of one length."""
     key_side, k = read_side(keys, "keys", None if schema is None else schema.keys)
     value_side, v = read_side(values, "values", None if schema is None else schema.values)
-    m, given = (count(next(iter(rows.values()))) for rows in (k, v))
-    if m != given:
-        raise InputError(f"keys have {m} rows but values have {given}: give every key one value")
+    same_length(k, v)
     return Schema(key_side, value_side), k, v
+
+
+def _two_sides(keys: Any, values: Any, schema: Schema) -> tuple[Any, Any]:
+    """Keys and values; where one table was given, its columns by the side that they belong to."""
+    if values is not None:
+        return keys, values
+    if not is_named(keys):
+        raise InputError("values were left out: give them, or one table with the columns of keys and values by name")
+    raw = {str(name): keys[name] for name in getattr(keys, "column_names", getattr(keys, "columns", keys))}
+    names = (*schema.keys.names, *schema.values.names)
+    extra = [name for name in raw if name not in names]
+    lacks = [name for name in names if name not in raw]
+    if extra or lacks:
+        problem = f"lacks the column {lacks[0]!r}" if lacks else f"has an extra column {extra[0]!r}"
+        expected, found = (", ".join(map(repr, x)) for x in (names, raw))
+        raise InputError(f"the table {problem}: expected the columns {expected}, found {found}")
+    sides = (schema.keys, schema.values)
+    return tuple({name: raw[name] for name in side.names} for side in sides)  # type: ignore[return-value]
 
 
 def _row_mask(where: Any, source: Source) -> np.ndarray:
@@ -278,73 +371,16 @@ def _row_mask(where: Any, source: Source) -> np.ndarray:
     return mask.cpu().numpy()
 
 
-def _matching(source: Source, key: Any) -> np.ndarray:
-    """The ids of the rows that have this one key."""
-    side = source.schema.keys
-    if side.undecided:
-        return np.zeros(0, dtype=np.int64)
-    _, rows = read_side(_one_key(key, side), "keys", side)
-    most = max(map(count, rows.values()))
-    if most != 1:
-        raise InputError(f"lookup takes one key, got {most}: ask for one at a time")
-    return source.find(rows).positions
-
-
-def _one_key(key: Any, side: Side) -> Any:
-    """One key as columns of one row."""
-    if is_frame(key):
-        return key
-    names = ", ".join(map(repr, side.names))
-    if isinstance(key, Mapping):
-        parts = {str(name): part for name, part in key.items()}
-    elif len(side.columns) == 1:
-        parts = {side.names[0]: key}
-    elif isinstance(key, (tuple, list, np.ndarray, Tensor)):
-        if isinstance(key, (np.ndarray, Tensor)):
-            key = key.reshape(-1)
-        if len(key) != len(side.columns):
-            raise InputError(f"the key has {len(key)} parts but there are {len(side.columns)} key columns: {names}")
-        parts = dict(zip(side.names, key, strict=True))
-    else:
-        raise KindError(f"the key is a {type(key).__name__} but the key columns are {names}: give a dict or a tuple")
-    width = {column.name: column.width for column in side.columns}
-    return {name: _one_row(part) if width.get(name, 1) > 1 else part for name, part in parts.items()}
-
-
-def _one_row(part: Any) -> Any:
-    """A row of numbers as a table of one row."""
-    if isinstance(part, (np.ndarray, Tensor)):
-        return part.reshape(1, -1) if part.ndim == 1 else part
-    flat = isinstance(part, (list, tuple)) and not any(isinstance(x, (list, tuple, np.ndarray)) for x in part)
-    return [list(part)] if flat else part
-
-
-def _one_value(column: Data, name: str, key: Any) -> Any:
-    """What rows with one key say: their text if it is one, the mean of their numbers."""
-    if isinstance(column, Opaque):
-        texts = list(dict.fromkeys(column.rows))
-        if len(texts) > 1:
-            raise InputError(
-                f"{len(column)} rows have the key {_shown(key)} and different texts in {name!r} "
-                f"({', '.join(map(repr, texts[:3]))}): lookup_all returns them all"
-            )
-        return texts[0]
-    row = column[0]
-    if bool((column != row).any()):
-        row = column.double().mean(0)
-        row = row.to(column.dtype) if column.is_floating_point() else row
-    if isinstance(key, Tensor):
-        return row[0] if len(row) == 1 else row
-    row = row.detach().cpu()
-    return row.item() if len(row) == 1 else (row.float() if row.dtype == torch.bfloat16 else row).numpy().copy()
-
-
-def _frame(schema: Schema, ids: np.ndarray, keys: Rows, values: Rows) -> DataFrame:
+def _frame(schema: Schema, ids: np.ndarray, keys: Rows, values: Rows, names: Sequence[str] | None = None) -> DataFrame:
     import pandas
 
+    known = {column.name: column for column in (*schema.keys.columns, *schema.values.columns)}
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise InputError(f"there is no column {unknown[0]!r}: choose among {', '.join(map(repr, known))}")
     columns: dict[str, Any] = {}
-    for column in (*schema.keys.columns, *schema.values.columns):
-        columns.update(_flat(column, {**keys, **values}[column.name]))
+    for name in known if names is None else names:
+        columns.update(_flat(known[name], {**keys, **values}[name]))
     return pandas.DataFrame(columns, index=pandas.Index(ids, name=ID))
 
 
@@ -354,24 +390,3 @@ def _flat(column: Column, data: Data) -> dict[str, Any]:
     numbers = data.detach().cpu()
     rows = (numbers.float() if numbers.dtype == torch.bfloat16 else numbers).numpy()
     return {name: rows[:, i].copy() for i, name in enumerate(column.flat_names)}
-
-
-def _closest(source: Source, key: Any) -> str:
-    """For one column of text that is not too long: the keys that are most similar."""
-    side = source.schema.keys
-    key = next(iter(key.values())) if isinstance(key, Mapping) and len(key) == 1 else key
-    if len(side.columns) != 1 or side.columns[0].kind != "text" or not isinstance(key, str):
-        return ""
-    if not 0 < len(source) <= SEARCHED_FOR_HELP:
-        return ""
-    (block,) = source.blocks()
-    texts = cast(Opaque, next(iter(block.keys.values()))).rows
-    scores = EditSimilarity()([key], Opaque(texts)).reshape(-1)
-    best = [texts[i] for i in scores.argsort(descending=True, stable=True).tolist() if scores[i] > 0]
-    close = list(dict.fromkeys(best))[:3]
-    return f": the closest are {', '.join(map(repr, close))}" if close else ""
-
-
-def _shown(key: Any) -> str:
-    text = repr(key.tolist() if isinstance(key, (np.ndarray, Tensor)) else key)
-    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -19,7 +19,7 @@ from torch import Tensor
 from .answer import Answer, Top
 from .attention import attend
 from .errors import InputError
-from .importing import NumericTable, read_numeric_csv
+from .importing.numeric import NumericTable, read_numeric_csv
 from .plots import show_heatmaps
 from .scores.base import Score
 from .scores.distance import Euclidean, Gaussian

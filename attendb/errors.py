@@ -6,7 +6,9 @@
     │   ├── TooLargeError              an array that would not fit the stated bound
     │   └── PlanError                  a plan forced by name that cannot serve this call
     ├── KindError (TypeError)          a dtype or a type of the wrong kind
-    └── NotFoundError (KeyError)       no pair with this key or id
+    ├── NotFoundError (KeyError)       no pair with this key or id
+    ├── ConflictError (RuntimeError)   others changed the same rows of a table at the same time
+    └── StorageError (OSError)         a table on disk that cannot be read or written as it should
 
 Every message is one sentence: what, where, got, fix. Inner functions raise short facts; the public
 boundary adds the context once.
@@ -44,3 +46,11 @@ class NotFoundError(AttendbError, KeyError):
 
     def __str__(self) -> str:  # KeyError would print the sentence in quotes
         return str(self.args[0]) if self.args else ""
+
+
+class ConflictError(AttendbError, RuntimeError):
+    """Others changed the same rows of a table at the same time, and trying again did not help."""
+
+
+class StorageError(AttendbError, OSError):
+    """A table on disk that cannot be read or written: damaged, no permission, no space left."""

@@ -85,11 +85,10 @@ class _Stream:
         """One question a block. ``swap`` puts tensors in the place of others in what is asked and in the blocks."""
         table = self.table
         queries, asked = swap(table.queries), _swapped_options(table.options, swap)
-        for block in table.source.blocks(self.names, table.filter):
+        for block in table.source.mapped(swap).blocks(self.names, table.filter):
             if self.anchor is None:
                 self.anchor = table.anchor_of(block)
             options = table.options_of(block.positions, asked)
-            block = Block(block.positions, swap(block.keys), swap(block.values))
             question = table.of(block, options, queries=queries, anchor=self.anchor)
             if self._first is None:
                 check_size(question.problem)

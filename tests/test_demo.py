@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from attendb.cli import app
 from attendb.demo import hold_out, learn_bandwidth, run_demo
 from attendb.errors import InputError
-from attendb.importing import NumericTable, read_numeric_csv
+from attendb.importing.numeric import NumericTable, read_numeric_csv
 
 
 def invoke(*words: str | Path):
@@ -38,7 +38,8 @@ def test_demo_in_words(houses, tmp_path):
     assert result.exit_code == 0, result.output
     assert out.read_bytes().startswith(b"\x89PNG")
     for words in ("108 rows are stored", "11 other rows", "key = area, hue; value = price", "RMSE", "5 nearest rows",
-                  "'town' is not used: line 2 has 'Ulm'", "'planet' is not used: it is the same in every row",
+                  "'town' is not used: text such as 'Ulm' (line 2)",
+                  "'planet' is not used: it is the same in every row",
                   "a number is missing: 1 (line 9)", "One answer explained", "matters", str(out)):  # fmt: skip
         assert words in result.stdout
     assert result.stderr == ""  # no progress bar where there is no terminal
@@ -93,7 +94,7 @@ def test_held_out_rows_are_not_stored(houses):
     ("options", "message"),
     [
         (["--value", "rent"], "no numeric column 'rent': choose one of area, hue, planet, price"),
-        (["--value", "town"], "'town' was left out: line 2 has 'Ulm'"),
+        (["--value", "town"], "'town' was left out: text such as 'Ulm' (line 2)"),
         ([], "give --value, one of area, hue, planet, price"),
         (["--value", "planet"], "'planet' is the same in every row"),
         (["--value", "price", "--out", "weights.txt"], "end its name in .png, .svg, .pdf"),
@@ -183,12 +184,12 @@ def test_one_column(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
-        ("02116", "a code with a leading zero"),
+        ("02116", "'02116' (line 3) has a leading zero, so a code"),
         ("1234567890123456789", "does not fit a 64-bit float exactly"),
-        ("1e999", "does not fit a 64-bit float exactly"),
-        ("1_000", "line 3 has '1_000'"),
-        ("inf", "line 3 has 'inf'"),
-        ('"1,5"', "line 3 has '1,5', a decimal comma"),
+        ("1e999", "'1e999' (line 3) is a number beyond every 64-bit float"),
+        ("1_000", "text such as '1_000' (line 3)"),
+        ("inf", "line 3 has inf, which is no finite number"),
+        ('"1,5"', "'1,5' (line 3) has a decimal comma"),
     ],
 )
 def test_cells_that_are_no_numbers_name_their_line(tmp_path, cell, reason):
@@ -200,15 +201,15 @@ def test_cells_that_are_no_numbers_name_their_line(tmp_path, cell, reason):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "holds no rows"),
+        ("", "is empty"),
         ("a,b\n", "holds no rows"),
-        ("a,b\n1,2,\n", "line 2: 3 cells where the first line names 2 columns"),
+        ("a,b\n1,2,3\n", "line 2: 3 cells where the first line names 2 columns"),
         ("a,b\n1,2\n3\n", "line 3: 1 cells where the first line names 2 columns"),
         ("a,a\n1,2\n", "the column name 'a' stands there twice"),
         ("1,2\n3,4\n", "numbers where the column names must stand"),
         (b"a\ncaf\xe9\n", "line 2: byte 0xe9 at position 5 is not UTF-8"),
         ('a,b\n"1,2\n', "close or double the quotation marks"),
-        ("a\nx\n", r"no numeric column \(a: line 2 has 'x'\)"),
+        ("a\nx\n", r"no numeric column \(a: text such as 'x' \(line 2\)\)"),
         ("a,b\n,1\n2,\n", "of 2 rows, missing a in 1, b in 1"),
     ],
 )

@@ -41,11 +41,32 @@ def name_of(path: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page_prints_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks.run_page(page)
-    for picture in tmp_path.iterdir():  # a page that draws shows the picture, of the size it draws
+    blocks.run_page(page, shell if "```console\n$ cp " in page.read_text(encoding="utf-8") else None)
+    for picture in tmp_path.glob("*.png"):  # a page that draws shows the picture, of the size it draws
         shown = ROOT / "docs" / "images" / picture.name
         assert f"images/{picture.name}" in page.read_text(encoding="utf-8")
         assert size_of_png(shown) == size_of_png(picture), f"{name_of(shown)} is old: run docs/make_images.py"
+
+
+def shell(command: str) -> str:
+    """What a command of a page prints; `cp` and `head` are all it may be beside attendb."""
+    import shlex
+    import shutil
+
+    from typer.testing import CliRunner
+
+    from attendb.cli import app
+
+    program, *arguments = shlex.split(command)
+    if program == "cp":
+        shutil.copy(ROOT / arguments[0], arguments[1])
+        return ""
+    if program == "head":
+        return "".join(Path(arguments[2]).open(encoding="utf-8").readlines()[: int(arguments[1])])
+    assert program == "attendb"
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 def size_of_png(path: Path) -> tuple[int, int]:

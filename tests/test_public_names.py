@@ -10,10 +10,10 @@ import pytest
 import attendb
 
 NAMES = """
-    Additive Answer AttendbError Bilinear Boxcar Conic Constant Cosine Database Dot EditSimilarity Entmax15 Epanechnikov
-    Equal Euclidean Exact Gaussian InputError KindError Laplacian Linear MissingValueError NGramSimilarity Nearest
-    Normalized NotFoundError PerColumn PlanError Pooling Sampled ScaledDot Score Softmax Sparsemax Thresholded
-    TooLargeError TopK Triangular Uniform Weighting attend show_heatmaps
+    Additive Answer AttendbError Bilinear Boxcar ConflictError Conic Constant Cosine Database Dot EditSimilarity
+    Entmax15 Epanechnikov Equal Euclidean Exact Gaussian InputError KindError Laplacian Linear MissingValueError
+    NGramSimilarity Nearest Normalized NotFoundError PerColumn PlanError Pooling Sampled ScaledDot Score Softmax
+    Sparsemax StorageError Thresholded TooLargeError TopK Triangular Uniform Weighting attend show_heatmaps
 """.split()
 
 
@@ -27,7 +27,10 @@ def test_public_names_exist_and_say_what_they_are(name):
     assert (getattr(attendb, name).__doc__ or "").strip(), f"{name} has no docstring"
 
 
-@pytest.mark.parametrize("heavy", ["matplotlib", "pandas", "polars", "rapidfuzz", "rich", "scipy", "sklearn", "typer"])
+@pytest.mark.parametrize(
+    "heavy",
+    ["lance", "matplotlib", "pandas", "polars", "pyarrow", "rapidfuzz", "rich", "scipy", "sklearn", "sqlglot", "typer"],
+)
 def test_importing_attendb_loads_nothing_heavy(heavy, loaded_modules):
     assert heavy not in loaded_modules
 

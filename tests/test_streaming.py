@@ -15,6 +15,7 @@ from torch import Tensor
 import attendb as ad
 from attendb.sources.base import Block
 from attendb.sources.memory import Memory
+from attendb.sources.overlay import Overlay
 
 NUMBERS = [c for c in CASES if c.score.has_gradient and not c.score.name.startswith("per column")]
 
@@ -246,6 +247,33 @@ def test_a_tolerance_holds_over_all_blocks() -> None:
         assert found.error_bound.max() <= tol
         assert bool(((found.value - exact.value).abs()[:, 0] <= spread * found.error_bound + 1e-9).all())
         assert bool(((found.log_normalizer - exact.log_normalizer).abs() <= tol).all())
+
+
+WEIGHTINGS = [ad.Softmax(), ad.TopK(4), ad.Sparsemax(), ad.Uniform(), ad.Linear(), ad.Nearest()]
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS, ids=repr)
+@pytest.mark.parametrize("where", [None, "y > 0"])
+def test_rows_that_learn_get_the_gradients_of_a_table_in_memory(weighting: ad.Weighting, where: str | None) -> None:
+    generator = seeded("overlay")
+    keys, values = normal(generator, 13, 2), normal(generator, 13, 1)
+    stored = in_blocks(ad.Database({"x": keys}, {"y": values}), 3, shuffled=2)
+    rows = torch.tensor([1, 4, 5, 12])
+    own = [x[rows].clone().requires_grad_() for x in (keys, values)]
+    learning = ad.Database(keys=[1.0], values=[1.0])
+    learning._source = Overlay(stored._source, rows, {"x": own[0]}, {"y": own[1]})
+    every = [x.clone().requires_grad_() for x in (keys, values)]
+    asked = normal(generator, 5, 2)
+    mask = torch.ones(13, dtype=torch.bool) if where is None else values[:, 0] > 0
+    found = learning.attend({"x": asked}, weighting=weighting, where=where, top=2)
+    expected = ad.attend(asked, *every, weighting=weighting, where=mask, top=2)
+    same(found.value, expected.value)
+    same(found.top.positions, expected.top.positions)  # type: ignore[union-attr]
+    grads = torch.autograd.grad(found.value.square().sum(), own, allow_unused=True)
+    wanted = torch.autograd.grad(expected.value.square().sum(), every, allow_unused=True)
+    for grad, other in zip(grads, wanted, strict=True):
+        none = torch.zeros(())
+        same(none if grad is None else grad, none if other is None else other[rows])
 
 
 def test_an_infinite_bias_shares_the_weight_over_blocks() -> None:

@@ -10,9 +10,9 @@ holds a source reads from one state, whatever others write, and a change that fa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -132,8 +132,12 @@ class Source(ABC):
 
     @property
     def learning(self) -> Sequence[Rows]:
-        """Rows whose tensors may want a gradient; in a streamed source, blocks hold these very tensors."""
+        """Rows in memory whose tensors may want a gradient."""
         return ()
+
+    def mapped(self, fn: Callable[[Any], Any]) -> Source:
+        """The same source with ``fn`` of the rows that are `learning`."""
+        return self
 
     def __len__(self) -> int:
         return int(self.positions.shape[0])

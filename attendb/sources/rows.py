@@ -113,6 +113,14 @@ def count(column: Data) -> int:
     return len(column) if isinstance(column, Opaque) else int(column.shape[0])
 
 
+def same_length(keys: Rows, values: Rows) -> int:
+    """The number of rows of both sides. Raises InputError where they differ."""
+    m, given = (count(next(iter(rows.values()))) for rows in (keys, values))
+    if m != given:
+        raise InputError(f"keys have {m} rows but values have {given}: give every key one value")
+    return m
+
+
 def some(items: Any) -> str:
     """The first few of a list, for messages."""
     shown = ", ".join(str(x) for x in list(items)[:SHOWN])

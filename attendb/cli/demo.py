@@ -1,55 +1,19 @@
-"""The command line: each command reads its options, calls the library and prints."""
+"""`attendb demo`: what it prints."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
-from .errors import AttendbError
+from .app import app, examples
+from .printing import print_json, progress
 
 SHOWN_COLUMNS = 5  # of an explained answer: more would not fit a terminal
 
-app = typer.Typer(
-    name="attendb",
-    help="A database of key-value pairs that answers queries by attention.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
-
-def main() -> None:
-    """Run the command that the arguments name."""
-    app()
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(version("attendb"))
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-) -> None:
-    """A database of key-value pairs that answers queries by attention."""
-
-
-@app.command(epilog="Example: attendb demo --table houses.csv --value price --out weights.png")
+@app.command(epilog=examples("attendb demo --table houses.csv --value price --out weights.png"))
 def demo(
     table: Annotated[Path | None, typer.Option(help="CSV file to use in place of the power plant.")] = None,
     value: Annotated[str | None, typer.Option(help="Numeric column to answer; the other ones are the key.")] = None,
@@ -58,37 +22,19 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of words.")] = False,
 ) -> None:
     """Learn how near is near in each column, answer rows that were held out, and explain one answer."""
-    with _errors(), _progress("learning bandwidths") as on_step:
-        from .demo import run_demo
+    from ..demo import run_demo
 
+    with progress("learning bandwidths") as on_step:
         report = run_demo(table, value, out=out, seed=seed, on_step=on_step)
     if as_json:
-        typer.echo(json.dumps(report.to_dict(), ensure_ascii=False, indent=2))
+        print_json(report.to_dict())
     else:
         _print_report(report)
 
 
-@contextmanager
-def _errors() -> Iterator[None]:
-    """One sentence on stderr and exit code 1, in place of a traceback."""
-    try:
-        yield
-    except AttendbError as error:
-        typer.echo(f"attendb: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, and only where stderr is a terminal."""
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 def _print_report(report: Any) -> None:
+    from rich.console import Console
+
     console = Console(highlight=False, markup=False, soft_wrap=True)
     unit = f" {report.units[report.value]}" if report.value in report.units else ""
     plant = report.table == "power_plant"
@@ -114,14 +60,17 @@ def _print_report(report: Any) -> None:
     console.print(f"{report.seconds:.1f} seconds.")
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(title: str, *columns: str) -> Any:
+    from rich import box
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i == 0 or name.startswith("what") else "right", no_wrap=i == 0)
     return table
 
 
-def _errors_table(report: Any, row: str, unit: str) -> Table:
+def _errors_table(report: Any, row: str, unit: str) -> Any:
     table = _table(
         f"\nError on the held-out {row}s (RMSE: the typical size of an error{',' * bool(unit)}{unit})",
         "answer",
@@ -138,7 +87,7 @@ def _errors_table(report: Any, row: str, unit: str) -> Table:
     return table
 
 
-def _bandwidth_table(report: Any, row: str) -> Table:
+def _bandwidth_table(report: Any, row: str) -> Any:
     table = _table(
         "\nBandwidths: the difference in a column that counts as one step away",
         "column",
@@ -157,7 +106,7 @@ def _bandwidth_table(report: Any, row: str) -> Table:
     return table
 
 
-def _print_example(console: Console, example: Any, report: Any, row: str, unit: str) -> None:
+def _print_example(console: Any, example: Any, report: Any, row: str, unit: str) -> None:
     decisive = sorted(report.bandwidth, key=lambda name: report.bandwidth[name] / report.start[name])[:SHOWN_COLUMNS]
     shown = [name for name in report.bandwidth if name in decisive]
     asked = ", ".join(f"{name} {example.asked[name]:g}" for name in shown)

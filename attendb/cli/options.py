@@ -1,0 +1,104 @@
+"""Arguments and options, with their help: each is explained once, whichever commands take it."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+Texts: TypeAlias = list[str] | None
+Text: TypeAlias = str | None
+
+
+def _option(what: str, metavar: str, *names: str) -> typer.models.OptionInfo:
+    return typer.Option(*names, metavar=metavar, help=what, show_default=False)
+
+
+TableName: TypeAlias = Annotated[str, typer.Argument(metavar="TABLE", help="A stored table: a folder.")]
+TableOrFile: TypeAlias = Annotated[
+    str,
+    typer.Argument(metavar="TABLE_OR_FILE", help="A stored table (a folder), or a CSV, Parquet or other file of rows."),
+]
+Files: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE...", help="CSV, TSV, Parquet, Feather, JSON Lines or npy files; globs and folders too."
+    ),
+]
+MorePairs: TypeAlias = Annotated[Texts, typer.Argument(metavar="NAME=NUMBER", help="More of --at.", show_default=False)]
+At: TypeAlias = Annotated[
+    Texts,
+    _option("NAME=NUMBER pairs for one query, or a file with a query in each row (- is stdin).", "NAME=NUMBER|FILE"),
+]
+Key: TypeAlias = Annotated[
+    Texts, _option("A column of the key; repeat it. Default: all other numeric columns.", "COLUMN")
+]
+Value: TypeAlias = Annotated[Texts, _option("A column to answer; repeat it.", "COLUMN")]
+IdColumn: TypeAlias = Annotated[
+    Text, _option("The column of whole numbers or text that names the rows. Default: numbers from 0.", "COLUMN", "--id")
+]
+Where: TypeAlias = Annotated[Text, _option("Only these rows: a condition in SQL, such as 'output > 450'.", "CONDITION")]
+AtVersion: TypeAlias = Annotated[Text, _option("A number or a tag: the table as it was then.", "VERSION")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object in place of words.")]
+Score: TypeAlias = Annotated[
+    Texts,
+    _option(
+        "gaussian, laplacian, euclidean, boxcar, triangular, epanechnikov, dot, scaled-dot, cosine, edit, ngram, "
+        "equal, constant, or one that is saved with the table; COLUMN=SCORE for one column. Default: gaussian for "
+        "numbers, edit for text.",
+        "SCORE",
+    ),
+]
+Bandwidth: TypeAlias = Annotated[
+    Texts,
+    _option(
+        "How far is near: one number, one for each key column (5,12.5), or COLUMN=NUMBER. Default: the standard "
+        "deviation of each column × m^(−1/(d+4)), for m rows and d columns.",
+        "NUMBER",
+    ),
+]
+Weights: TypeAlias = Annotated[
+    Text,
+    _option(
+        "softmax[:TEMPERATURE], nearest[:AT_LEAST], top:K[:WEIGHTS], normalized, uniform, sparsemax, entmax15, "
+        "linear, conic, sampled[:SEED]. Default: that of the score; nearest for text alone.",
+        "WEIGHTS",
+    ),
+]
+Explain: TypeAlias = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", help="Show the N rows of highest weight for each answer.", show_default=False),
+]
+AnswersOut: TypeAlias = Annotated[Text, _option("Write queries and answers to .csv, .parquet or .jsonl.", "FILE")]
+Heatmap: TypeAlias = Annotated[Text, _option("Draw the weights to .png, .svg or .pdf.", "FILE")]
+Tolerance: TypeAlias = Annotated[
+    float | None, _option("Accepted error, as a share of the range of the values. Default: exact.", "NUMBER")
+]
+TableOut: TypeAlias = Annotated[str, typer.Option("--out", metavar="TABLE", help="The new table: a folder, made here.")]
+OldVersion: TypeAlias = Annotated[str, typer.Argument(metavar="VERSION", help="A number or a tag (attendb versions).")]
+Ids: TypeAlias = Annotated[Texts, _option("The id of a row; repeat it.", "ID", "--id")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say how many rows it would be.")]
+Columns: TypeAlias = Annotated[Texts, _option("A column to write; repeat it. Default: all.", "COLUMN", "--column")]
+ExportOut: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="Where the rows go: .csv, .tsv (also .gz, .zst), .parquet, .jsonl; - is stdout."
+    ),
+]
+Delimiter: TypeAlias = Annotated[
+    Text, _option("Between the cells of a text file, or tab. Default: the one that cuts all rows alike.", "CHARACTER")
+]
+Decimal: TypeAlias = Annotated[Text, _option("The decimal mark of a text file: . or , (default: found out).", "MARK")]
+Encoding: TypeAlias = Annotated[Text, _option("Of a text file, such as cp1252. Default: UTF-8.", "NAME")]
+Types: TypeAlias = Annotated[
+    Texts,
+    _option("The type of a column: text, float64, date, …; repeat it. Default: found out.", "COLUMN=TYPE", "--type"),
+]
+Sql: TypeAlias = Annotated[
+    Text, _option("A query to the database whose URI stands in the place of the file: sqlite:///plant.db.", "SELECT")
+]
+Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")]
+DropOlder: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--drop-older-than", min=0, metavar="DAYS", help="Remove versions that are older, for good."),
+]

@@ -1,0 +1,110 @@
+"""From ``--at`` to queries: name=number pairs are one query, a file is as many as it has rows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, KindError, MissingValueError
+from .files import Reading, no_such_file, read_file
+from .kinds import as_data, find_columns, kind_of, missing
+from .printing import listed
+from .scoring import number
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The queries as a table of their columns, and where they come from."""
+
+    table: pyarrow.Table
+    name: str
+    single: bool  # from name=number pairs: one query, whatever there is
+
+
+def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, reading: Reading) -> Queries:
+    """The queries of ``--at``, over columns that the table has. InputError where there are none, or both kinds."""
+    pairs = [text for text in at if "=" in text and (text.split("=")[0] in columns or not Path(text).exists())]
+    files = [text for text in at if text not in pairs]
+    if pairs and files:
+        raise InputError(f"queries are name=number pairs or a file, not both: got {pairs[0]!r} and {files[0]!r}")
+    if len(files) > 1:
+        raise InputError(f"queries come from one file, got {files[0]!r} and {files[1]!r}: ask twice, or join the files")
+    if not files:
+        return Queries(_one_query(pairs, columns, table), "--at", single=True)
+    if files[0] == "-":
+        return Queries(_from_stdin(reading), "stdin", single=False)
+    if not Path(files[0]).exists() and files[0] in columns:
+        raise InputError(f"--at {files[0]} names a column: give its number too, as in --at {files[0]}=1.5")
+    if not Path(files[0]).exists():
+        raise InputError(no_such_file(files[0]) + "; a query in place is name=number")
+    return Queries(read_file(files[0], reading), files[0], single=False)
+
+
+def _one_query(pairs: Sequence[str], columns: Mapping[str, Any], table: str) -> pyarrow.Table:
+    import pyarrow as pa
+
+    split = [text.partition("=") for text in pairs]
+    names = [name for name, _, _ in split]
+    find_columns(names, list(columns), table)
+    cells = {name: _value(name, text, columns[name]) for name, _, text in split}
+    vectors = {name: pa.list_(pa.float64(), len(x)) for name, x in cells.items() if isinstance(x, list)}
+    return pa.table({name: pa.array([x], vectors.get(name)) for name, x in cells.items()})
+
+
+def _value(name: str, text: str, kind: pyarrow.DataType) -> Any:
+    from pyarrow import types
+
+    if kind_of(kind) == "text":
+        return text
+    if types.is_fixed_size_list(kind):
+        return [number(part, f"--at {name}") for part in text.strip("[]").split(",")]
+    if re.fullmatch(r"[+-]?\d+", text) and not types.is_floating(kind):
+        return int(text)
+    return number(text, f"--at {name}")
+
+
+def _from_stdin(reading: Reading) -> pyarrow.Table:
+    """A CSV with a line of names, or JSON Lines."""
+    with tempfile.TemporaryDirectory(prefix="attendb-") as folder:
+        start = sys.stdin.buffer.read(1)
+        path = Path(folder) / ("queries.jsonl" if start == b"{" else "queries.csv")
+        with path.open("wb") as file:
+            file.write(start)
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        return read_file(str(path), reading)
+
+
+def key_columns(queries: Queries, keys: Sequence[str], columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The key columns of the queries, whole and of the kinds that the table has."""
+    names = queries.table.column_names
+    lacks = [name for name in keys if name not in names]
+    if lacks:
+        found = f"found {listed(names)}" if names else "found none"
+        fix = f"add --at {lacks[0]}=…" if queries.single else "add the column, or name fewer with --key"
+        raise InputError(f"{queries.name} lacks the key column {lacks[0]!r} ({found}): {fix}")
+    out = {}
+    for name in keys:
+        column = queries.table[name]
+        if kind_of(column.type) != kind_of(columns[name]):
+            raise KindError(
+                f"{queries.name} holds {column.type} in {name!r}, where the table holds {columns[name]}: give the same"
+            )
+        gaps = missing(column)
+        if gaps.any():
+            rows = gaps.nonzero()[0].tolist()
+            shown = ", ".join(str(i + 1) for i in rows[:5]) + (", …" if len(rows) > 5 else "")
+            raise MissingValueError(
+                f"{queries.name} has no value of {name!r} in {len(rows):,} of {len(column):,} rows (row {shown}): "
+                "fill them in, or leave those rows out"
+            )
+        out[name] = as_data(column, f"queries column {name!r}")
+    return out

@@ -1,0 +1,178 @@
+"""Versions of a stored table and their upkeep: what changed when, going back, tags, compaction, new columns."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import InputError
+from .arrow import as_table
+from .base import ID
+from .layout import Layout, fitted, stored_name, stored_type_of_other
+from .table import Table, column_of_sql
+from .table_index import create_indexes, tend_indexes
+from .table_opening import check_process, open_version, set_damaged_aside
+from .table_writing import commit, locked, sync, sync_version, told, with_retries
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+MESSAGE = "__lance_commit_message"
+WORDS = {"CreateIndex": "index", "Rewrite": "compact", "Overwrite": "create", "Merge": "add_column"}
+
+
+def versions(table: Table) -> DataFrame:
+    """One row a version: its number (the index), when it was made, what the change was, its rows, its tags."""
+    import pandas
+
+    dataset = table.dataset
+    with told(table.folder, "read"):
+        tags: dict[int, list[str]] = {}
+        for tag, what in dataset.tags.list().items():
+            tags.setdefault(int(what["version"]), []).append(tag)
+        found = [
+            {
+                "version": one["version"],
+                "time": pandas.Timestamp(one["timestamp"]),
+                "change": _change(dataset, one["version"]),
+                "rows": int(one["metadata"]["total_rows"]),
+                "tags": ", ".join(sorted(tags.get(one["version"], []))),
+            }
+            for one in dataset.versions()
+        ]
+    return pandas.DataFrame(found, columns=["version", "time", "change", "rows", "tags"]).set_index("version")
+
+
+def _change(dataset: Any, version: int) -> str:
+    try:
+        transaction = dataset.read_transaction(version)
+    except (OSError, ValueError):
+        return ""
+    if transaction is None:
+        return ""
+    name = type(transaction.operation).__name__
+    return (transaction.transaction_properties or {}).get(MESSAGE) or WORDS.get(name, name.lower())
+
+
+def restore(table: Table, version: int | str) -> Table:
+    """Make an older version the newest, as a version of its own; nothing of those between is lost.
+
+    Manifests that are damaged are moved aside first, so that this also repairs a table.
+    """
+    check_process()
+
+    def once() -> Any:
+        with locked(table.folder):
+            moved = set_damaged_aside(table.folder)
+            dataset, _ = open_version(table.folder, version)
+            dataset.restore()
+            newest, layout = open_version(table.folder)
+            create_indexes(newest, layout)
+            for path in moved:
+                sync(os.path.dirname(path))
+            sync_version(newest)
+            return newest
+
+    with told(table.folder, "restored"):
+        return table.at(with_retries(once, table.folder))
+
+
+def tag(table: Table, name: str) -> None:
+    """Give this version a name. Raises InputError for one that is taken or no name."""
+    if not isinstance(name, str) or not name or not all(x.isalnum() or x in "._-" for x in name) or not name.isascii():
+        raise InputError(f"{name!r} cannot be a tag: use letters, digits, '.', '_' and '-'")
+    with told(table.folder, "tagged"), locked(table.folder):
+        have = table.dataset.tags.list()
+        if name in have:
+            raise InputError(f"the tag {name!r} is that of version {have[name]['version']}: choose another")
+        table.dataset.tags.create(name, table.version)
+
+
+def compact(table: Table, keep: timedelta | None = None) -> Table:
+    """Join small fragments, drop deleted rows where they are more than a tenth, take up all rows in the indexes.
+
+    ``keep``: remove versions that are older, and the files that only they used. None: all versions stay.
+    """
+
+    def work(newest: Table) -> Table:
+        dataset = newest.dataset
+        tend_indexes(dataset, newest.layout, all_rows=True)  # Lance joins rows that are indexed only with their like
+        dataset.optimize.compact_files(num_threads=os.cpu_count())
+        tend_indexes(dataset, newest.layout, all_rows=True)
+        if keep is not None:
+            dataset.cleanup_old_versions(older_than=keep)
+        for fragment in dataset.get_fragments():
+            for file in fragment.metadata.files:
+                sync(os.path.join(newest.folder, "data", file.path))
+        sync_version(dataset)
+        return newest.at(dataset)
+
+    return table.changed(work)
+
+
+def add_column(table: Table, name: str, data: Any) -> Table:
+    """Add a column without a role: one value a row in order of positions, or an expression of SQL.
+
+    Raises InputError for a name that is taken, or another number of values.
+    """
+
+    import lance
+
+    def work(newest: Table) -> Table:
+        if name in newest.layout.types or name.lower() == ID:
+            raise InputError(f"the table has a column {name!r} already: choose another name, or update it")
+        array = _column(newest, name, data)
+        positions = newest.positions.numpy()
+        stored = stored_name(name)
+        added: list[Any] = []
+        schema: Any = None
+        for fragment in newest.fragments:
+            own = _of_fragment(fragment, array, positions)
+            reader = pa.RecordBatchReader.from_batches(
+                pa.schema([pa.field(stored, array.type)]), iter([pa.record_batch([own], names=[stored])])
+            )
+            metadata, schema = fragment.lance.merge_columns(reader)
+            added.append(metadata)
+            sync(os.path.join(newest.folder, "data", metadata.files[-1].path))
+        if schema is None:
+            dataset = newest.dataset
+            dataset.add_columns(pa.field(stored, array.type))
+            return newest.at(dataset)
+        operation = lance.LanceOperation.Merge(added, schema)
+        return newest.at(commit(newest.dataset, operation, "add_column"))
+
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{name!r} cannot be the name of a column: give a text")
+    return table.changed(work)
+
+
+def _column(table: Table, name: str, data: Any) -> pa.Array:
+    """What each row holds, in order of positions."""
+    if isinstance(data, str):
+        table.filter.check_expression(data)
+        found: list[object] = []
+        positions: list[np.ndarray] = []
+        for part, rows in table.streamed_columns(table.filter.named(data)):
+            found += table.filter.compute(data, part, rows)
+            positions.append(part)
+        order = np.argsort(np.concatenate(positions)) if positions else np.zeros(0, dtype=np.int64)
+        kinds = {type(x) for x in found if x is not None}
+        kind = pa.int64() if kinds <= {int} and kinds else pa.float64() if kinds <= {int, float} else pa.string()
+        layout = Layout(table.layout.keys, table.layout.values, table.layout.id, {**table.layout.types, name: kind})
+        return column_of_sql(found, layout, name).take(pa.array(order))
+    array = as_table({name: data}, "the new column").column(0).combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    if len(array) != len(table):
+        raise InputError(f"the new column {name!r} has {len(array)} values but there are {len(table)} rows: one a row")
+    return fitted(array, stored_type_of_other(array.type, name), name)
+
+
+def _of_fragment(fragment: Any, array: pa.Array, positions: np.ndarray) -> pa.Array:
+    """The values of the rows of a fragment that are left, as they lie."""
+    own = fragment.row_ids if fragment.kept is None else fragment.row_ids[fragment.kept]
+    return array.take(pa.array(np.searchsorted(positions, own)))

@@ -1,0 +1,275 @@
+"""Writing a stored table: one writer at a time, data on disk before the commit that names it, one commit a change.
+
+A writer holds the table's lock, a file whose lock ends with its process, while it reads the newest version, checks the
+change against it and commits. Writers of other programs, which do not know the lock, are found by Lance when the
+versions meet: the change is then made again on what they left, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import AttendbError, ConflictError, StorageError
+from .layout import Layout
+
+T = TypeVar("T")
+
+LOCK = "_lock"
+LOCK_WAIT = 120.0  # seconds that a writer waits for another
+TRIES = 10
+VERSION = "2.0"  # newer ones decode key columns at a third of the speed
+CACHED_PAGES = 1 << 27  # bytes of all columns that wait to be written, so that each column lies in long runs
+BATCH_BYTES = 1 << 22
+OPTIONS: dict[str, Any] = {
+    "data_storage_version": VERSION,
+    "enable_stable_row_ids": True,
+    "data_cache_bytes": CACHED_PAGES,
+}
+
+
+@contextlib.contextmanager
+def locked(folder: str | Path) -> Iterator[None]:
+    """Hold the lock of the table in ``folder``. Raises ConflictError after two minutes, StorageError where it may not
+    be written to."""
+    with told(str(folder), "changed"):
+        file = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+    try:
+        end = time.monotonic() + LOCK_WAIT
+        while not try_lock(file):
+            if time.monotonic() > end:
+                raise ConflictError(
+                    f"another process has been changing the table {folder} for {LOCK_WAIT:.0f} seconds: try again"
+                )
+            time.sleep(random.uniform(0.001, 0.01))
+        yield
+    finally:
+        os.close(file)
+
+
+def try_lock(file: int) -> bool:
+    """Lock an open file for this process until it is closed; False where another has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def told(folder: str, done: str) -> Iterator[None]:
+    """What the storage says when it fails, as one sentence with what to do."""
+    try:
+        yield
+    except AttendbError:
+        raise
+    except PermissionError as error:
+        raise StorageError(
+            f"the table {folder} cannot be {done}: there is no permission for {error.filename or folder}"
+        ) from error
+    except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split(", /")[0].split())
+        if "No space left" in reason or "StorageFull" in reason:
+            raise StorageError(
+                f"the table {folder} cannot be {done}: no space is left on the disk; it is as it was before"
+            ) from error
+        if "ermission denied" in reason or "Read-only file system" in reason:
+            raise StorageError(
+                f"the table {folder} cannot be {done}: there is no permission for it ({reason[:200]})"
+            ) from error
+        raise StorageError(
+            f"the table {folder} cannot be {done} ({reason[:300]}): verify() says what is damaged, restore(version) "
+            "goes back to a whole version"
+        ) from error
+
+
+def with_retries(change: Callable[[], T], folder: str) -> T:
+    """Make a change again, a bounded number of times, while others get in between."""
+    from lance.commit import CommitConflictError
+
+    for attempt in range(TRIES):
+        try:
+            return change()
+        except CommitConflictError:
+            time.sleep(random.uniform(0, 0.01 * 2**attempt))
+    raise ConflictError(
+        f"others changed the same rows of the table {folder} {TRIES} times in a row: nothing was written, try again"
+    )
+
+
+def batches_of(table: pa.Table, layout: Layout) -> Iterator[pa.RecordBatch]:
+    """A table in batches of the size that is written fastest, conformed one by one."""
+    rows = batch_rows(layout)
+    for start in range(0, max(table.num_rows, 1), rows):
+        yield layout.conform(table.slice(start, rows), start)
+
+
+def batch_rows(layout: Layout) -> int:
+    return max(1024, min(1 << 16, BATCH_BYTES // layout.row_bytes))
+
+
+def write_data(folder: str, layout: Layout, batches: Iterable[pa.RecordBatch]) -> list[Any]:
+    """Write rows as new fragments that no version names yet, and wait until the disk has them.
+
+    What was written is removed again where this fails. Returns the fragments, none for no rows.
+    """
+    from lance.fragment import write_fragments
+    from lance.progress import FragmentWriteProgress
+
+    whole: list[Any] = []
+
+    class Noted(FragmentWriteProgress):
+        def begin(self, fragment: Any, multipart_id: str | None = None, **kwargs: Any) -> None:
+            """Nothing is there yet that would have to be removed."""
+
+        def complete(self, fragment: Any, **kwargs: Any) -> None:
+            whole.append(fragment)
+
+    failed: list[BaseException] = []
+    reader = pa.RecordBatchReader.from_batches(layout.stored, watched(batches, failed))
+    try:
+        fragments = write_fragments(reader, folder, schema=layout.stored, mode="append", progress=Noted(), **OPTIONS)
+        fragments = [fragment for fragment in fragments if fragment.physical_rows]
+        for fragment in fragments:
+            for file in fragment.files:
+                sync(os.path.join(folder, "data", file.path))
+        return fragments
+    except BaseException as error:
+        discard(folder, whole)
+        if failed and failed[0] is not error:
+            raise failed[0] from None
+        raise
+
+
+def watched(batches: Iterable[pa.RecordBatch], failed: list[BaseException]) -> Iterator[pa.RecordBatch]:
+    """The batches; what goes wrong while they are made is kept, since the storage would wrap it in its own error."""
+    try:
+        yield from batches
+    except BaseException as error:
+        failed.append(error)
+        raise
+
+
+def discard(folder: str, fragments: Iterable[Any]) -> None:
+    """Remove the files of fragments that were not committed."""
+    for fragment in fragments:
+        for file in fragment.files:
+            with contextlib.suppress(OSError):
+                os.remove(os.path.join(folder, "data", file.path))
+
+
+def commit(dataset: Any, operation: Any, message: str) -> Any:
+    """Commit on the version that ``dataset`` is, and wait until the disk has it. Returns the new version."""
+    import lance
+
+    done = lance.LanceDataset.commit(
+        dataset, operation, read_version=dataset.version, commit_message=message, max_retries=0
+    )
+    sync_version(done)
+    return done
+
+
+def sync_version(dataset: Any) -> None:
+    """Wait until the disk has the manifest of this version, and what its folders list."""
+    folder = str(dataset.uri)
+    sync(manifest_of(folder, dataset.version))
+    for name in ("_versions", "data", "_deletions", "_indices", "."):
+        sync(os.path.join(folder, name))
+
+
+def manifest_of(folder: str, version: int) -> str:
+    """The path of a version's manifest: they are named so that the newest comes first."""
+    return os.path.join(folder, "_versions", f"{2**64 - 1 - version:020d}.manifest")
+
+
+def sync(path: str) -> None:
+    """Wait until the disk has a file or, where systems can, what a folder lists."""
+    if os.path.isdir(path) and os.name == "nt" or not os.path.exists(path):
+        return
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if not os.path.isdir(path):
+            raise StorageError(f"{path} could not be written to the disk ({error.strerror})") from error
+    finally:
+        os.close(file)
+
+
+def sync_tree(folder: str) -> None:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            sync(os.path.join(place, name))
+        sync(place)
+
+
+def fragments_without(dataset: Any, positions: np.ndarray) -> tuple[list[Any], list[int]]:
+    """The fragments that hold these rows, with the rows marked as gone; and the ids of those that are empty then."""
+    addresses = addresses_of(dataset, positions)
+    updated: list[Any] = []
+    removed: list[int] = []
+    for number, rows in addresses.items():
+        fragment = dataset.get_fragment(number)
+        if len(rows) == fragment.count_rows():
+            removed.append(number)
+            continue
+        metadata = fragment.delete(_among("_rowid", rows))
+        if metadata is None:
+            removed.append(number)
+        else:
+            updated.append(metadata)
+            if metadata.deletion_file is not None:
+                sync(os.path.join(str(dataset.uri), metadata.deletion_file.path(number)))
+    return updated, removed
+
+
+def addresses_of(dataset: Any, positions: np.ndarray) -> dict[int, np.ndarray]:
+    """Which of these rows each fragment holds: {fragment id: positions}."""
+    options = {"columns": [], "with_row_id": True, "with_row_address": True}
+    if len(positions) <= 1000:
+        if not len(positions):
+            return {}
+        found = dataset.scanner(filter=_among("_rowid", positions), **options).to_table()
+    else:
+        found = dataset.scanner(**options).to_table()
+    ids = found["_rowid"].to_numpy().astype(np.int64)
+    numbers = (found["_rowaddr"].to_numpy() >> np.uint64(32)).astype(np.int64)
+    wanted = np.isin(ids, positions)
+    ids, numbers = ids[wanted], numbers[wanted]
+    return {int(number): np.sort(ids[numbers == number]) for number in np.unique(numbers)}
+
+
+def _among(column: str, numbers: np.ndarray) -> str:
+    """A condition that names these whole numbers, as runs where they are dense."""
+    numbers = np.unique(numbers)
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    if len(breaks) + 1 <= len(numbers) // 8:
+        runs = np.split(numbers, breaks)
+        return " OR ".join(f"({column} >= {run[0]} AND {column} <= {run[-1]})" for run in runs)
+    return f"{column} IN ({', '.join(map(str, numbers.tolist()))})"
+
+
+def row_ids_of(fragments: Iterable[Any]) -> np.ndarray:
+    """The ids that committed fragments gave to their rows, in order."""
+    from lance.fragment import RowIdSequence
+
+    found = [RowIdSequence.from_inline_metadata(x.row_id_meta).to_pyarrow().to_numpy() for x in fragments]
+    return np.concatenate(found).astype(np.int64) if found else np.zeros(0, dtype=np.int64)
