@@ -34,7 +34,7 @@ import attendb as ad
 
 WIDTH, QUERIES, BEST = 128, 16, 10
 BANDWIDTH = 4.0  # at which thousands of rows share the weights
-BATCH = 1 << 16  # rows made at a time
+BATCH = 1 << 14  # rows made at a time
 HEADER = "| work | seconds | GB/s of keys | peak, MiB | largest error |\n|---|---|---|---|---|"
 OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--gigabytes", {"type": float, "default": 12.0, "help": "of keys"}),
