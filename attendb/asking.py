@@ -212,7 +212,7 @@ def _chosen(side: Side, names: str | Sequence[str] | None) -> tuple[str, ...]:
         found = f"no value column {unknown[0]!r}" if unknown else "no value column chosen"
         raise InputError(f"there is {found}: choose among {', '.join(map(repr, side.names))}")
     found = [columns[name] for name in chosen]
-    if len(found) > 1 and any(column.kind == "text" for column in found):
+    if len(found) > 1 and any(column.kind in ("text", "objects") for column in found):
         raise KindError(
             f"one question pools numbers or one text column, but the values are {kinds(found)}: "
             f"choose with values=, such as values={chosen[0]!r}"

@@ -308,12 +308,17 @@ def _check_pairwise(x: Any, name: str, n: int, m: int) -> Any:
 
 def _kept(masks: Masks, m: int) -> Tensor | None:
     """The rows that some query may see, where that is a matter of keys alone; None: all."""
-    keep = torch.ones(m, dtype=torch.bool)
+    hidden: list[Tensor] = []
     if isinstance(masks.where, Tensor) and prod(masks.where.shape[:-1]) == 1:
-        keep = keep & masks.where.detach().reshape(-1).cpu()
+        hidden.append(~masks.where.detach().reshape(-1).cpu())
     if masks.key_weights is not None and masks.key_weights.ndim == 1:
-        keep = keep & (masks.key_weights.detach().cpu() > 0)
-    return None if keep.all() else keep.nonzero()[:, 0]
+        hidden.append(masks.key_weights.detach().cpu() <= 0)
+    if not any(bool(x.any()) for x in hidden):
+        return None
+    keep = torch.ones(m, dtype=torch.bool)
+    for x in hidden:
+        keep = keep & ~x
+    return keep.nonzero()[:, 0]
 
 
 def _keep(

@@ -134,8 +134,8 @@ def count(x: float) -> str:
 # The command line
 
 
-def arguments(description: str | None) -> argparse.Namespace:
-    """What every benchmark can be told."""
+def arguments(description: str | None, *more: tuple[str, dict[str, Any]]) -> argparse.Namespace:
+    """What every benchmark can be told; ``more``: options of one of them, as `add_argument` takes them."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--only", default="", help="run the rows whose name holds this text")
@@ -145,6 +145,8 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     parser.add_argument("--side", choices=("ours", "peer"), default="ours", help=argparse.SUPPRESS)
     parser.add_argument("--setting", default="", help=argparse.SUPPRESS)
+    for name, how in more:
+        parser.add_argument(name, **how)
     options = parser.parse_args()
     if options.write and options.scale != 1:
         parser.error("sizes that are scaled are no results: leave out --write or --scale")

@@ -303,6 +303,19 @@ def test_long_and_odd_conditions_are_served_or_refused(db, tmp_path, text):
         assert "\n" not in str(error)
 
 
+@pytest.mark.parametrize("word", ["OR", "AND"])
+def test_conditions_of_many_terms_are_served(db, word):
+    """Lance's parser gives up where brackets go 50 deep."""
+    text = f" {word} ".join(["y = 1"] * 60)
+    assert db._source.matching(text).tolist() == [1]
+    assert db._source.filter.pushed_down(text) is not None
+    deep = "NOT (NOT (" * 30 + "y = 1" + "))" * 30
+    assert db._source.matching(deep).tolist() == [1]
+    many = f"number IN ({', '.join(map(str, range(1, 900)))})"
+    assert db._source.matching(many).tolist() == [1, 2, 3, 4]
+    assert db.delete(" OR ".join(f"y = {i}" for i in range(3, 200))) == 2
+
+
 def test_a_column_named_like_a_path_stays_a_column(tmp_path):
     names = {
         "../up": [1.0, 2.0],

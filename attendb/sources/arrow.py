@@ -31,7 +31,11 @@ def flat_list(number: pa.DataType, width: int) -> pa.DataType:
 def array_of(data: Data) -> pa.Array:
     """A source's column as Arrow: width 1 is a plain column. Numbers are not copied."""
     if isinstance(data, Opaque):
-        return pa.array(data.rows, pa.string(), from_pandas=True)
+        present = [x for x in data.rows if x is not None]
+        if not present:
+            return pa.nulls(len(data))
+        text = all(isinstance(x, str) for x in present)
+        return pa.array(data.rows, pa.string(), from_pandas=True) if text else pa.array(list(data.rows))
     if data.dtype == torch.bfloat16:
         raise KindError("a table on disk cannot hold bfloat16: convert it to float32")
     numbers = data.detach().cpu().contiguous().numpy()
@@ -44,8 +48,8 @@ def data_of(array: pa.Array, kind: pa.DataType) -> Data:
     """A stored column as a source hands it out; a missing number is NaN. Numbers are copied only where need be."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return Opaque(array.to_numpy(zero_copy_only=False))
-    if is_time(kind):
-        return Opaque(array.cast(pa.string()).to_numpy(zero_copy_only=False))
+    if not is_number(kind) and not is_vector(kind):
+        return _objects(array)
     if pa.types.is_fixed_size_list(kind):
         width, missing = kind.list_size, None
         if array.null_count:
@@ -58,6 +62,31 @@ def data_of(array: pa.Array, kind: pa.DataType) -> Data:
     missing = np.asarray(array.is_null())
     filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
     return _with_nan(_numbers(filled).reshape(-1, 1), missing)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def is_vector(kind: pa.DataType) -> bool:
+    return pa.types.is_fixed_size_list(kind) and is_number(kind.value_type)
+
+
+def _objects(array: pa.Array) -> Opaque:
+    """Days, times, bytes and lists as Python has them; lists as tuples, which can be told apart and counted."""
+    rows = np.empty(len(array), dtype=object)
+    rows[:] = [_as_tuple(x) for x in array.to_pylist()]
+    return Opaque(rows)
+
+
+def _as_tuple(x: Any) -> Any:
+    return tuple(map(_as_tuple, x)) if isinstance(x, list) else x
+
+
+def text_of(column: Opaque, kind: pa.DataType) -> Opaque:
+    """Days and times in ISO 8601."""
+    array = pa.array(list(column.rows), kind).cast(pa.string())
+    return Opaque(array.to_numpy(zero_copy_only=False))
 
 
 def is_time(kind: pa.DataType) -> bool:

@@ -20,9 +20,9 @@ from torch import Tensor
 from ..columns import Opaque
 from ..errors import InputError
 
-Data: TypeAlias = Tensor | Opaque  # a column: numbers (m, width) or text (m,)
+Data: TypeAlias = Tensor | Opaque  # a column: numbers (m, width), text or other objects (m,)
 Rows: TypeAlias = dict[str, Data]
-Kind = Literal["numbers", "text", "unknown"]
+Kind = Literal["numbers", "text", "objects", "unknown"]  # objects: days, bytes, …, as values of a stored table
 
 ID = "id"
 

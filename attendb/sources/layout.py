@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import InputError, KindError, MissingValueError, StorageError
-from .arrow import Missing, array_of, data_of, flat_list, numbers_missing, pc
+from .arrow import Missing, array_of, data_of, flat_list, is_number, is_vector, numbers_missing, pc
 from .base import ID, Column, Rows, Schema, Side
 from .key_hash import key_hashes
 
@@ -48,7 +48,7 @@ class Layout:
         keys = _names(keys, "keys")
         rest = [name for name in names if name not in keys and name != id]
         if values is None:
-            values = [name for name in rest if _can_be_value(given.field(name).type)]
+            values = [name for name in rest if _pooled(given.field(name).type)]
         values = _names(values, "values")
         wanted = [(name, "keys") for name in keys] + [(name, "values") for name in values]
         wanted += [] if id is None else [(id, "id")]
@@ -188,6 +188,8 @@ def described(name: str, kind: pa.DataType) -> Column:
     """An Arrow column as a source describes it."""
     if kind in TEXT:
         return Column(name, "text")
+    if not is_number(kind) and not is_vector(kind):
+        return Column(name, "objects")
     return Column(name, "numbers", kind.list_size if pa.types.is_fixed_size_list(kind) else 1)
 
 
@@ -204,12 +206,8 @@ def _unescaped(name: str) -> str:
     return name.replace("%25", "%")
 
 
-def is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-
-
 def width_in_bytes(kind: pa.DataType) -> int:
-    if kind in TEXT:
+    if not is_number(kind) and not is_vector(kind):
         return 64
     if pa.types.is_fixed_size_list(kind):
         return kind.list_size * max(1, kind.value_type.bit_width // 8)
@@ -223,8 +221,8 @@ def stored_type_of_other(kind: pa.DataType, name: str) -> pa.DataType:
 
 def _stored_type(kind: pa.DataType, name: str, role: str | None) -> pa.DataType:
     """What a column of this type is stored as. Columns without a role keep theirs."""
-    if role is None:
-        if pa.types.is_struct(kind):
+    if role is None or role == "values" and not _pooled(kind):
+        if pa.types.is_struct(kind) or pa.types.is_map(kind):
             raise KindError(f"column {name!r} is a struct: give each of its fields as a column of its own")
         return pa.string() if pa.types.is_string_view(kind) else kind
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -242,17 +240,18 @@ def _stored_type(kind: pa.DataType, name: str, role: str | None) -> pa.DataType:
     if pa.types.is_list(plain) or pa.types.is_large_list(plain):
         raise InputError(f"the column {name!r} holds lists of unknown length: give it as rows of one width")
     raise KindError(
-        f"the column {name!r} holds {kind} but {role} are numbers, vectors of numbers or text: convert it, or leave it "
-        "among the other columns"
+        f"the key column {name!r} holds {kind} but keys are numbers, vectors of numbers or text: convert it, or leave "
+        "it among the other columns"
     )
 
 
-def _can_be_value(kind: pa.DataType) -> bool:
-    try:
-        _stored_type(kind, "", "values")
-    except (InputError, KindError):
-        return False
-    return True
+def _pooled(kind: pa.DataType) -> bool:
+    """Whether values of this type can be averaged, or counted as text; others can only be looked up and selected."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    text = pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)
+    vector = pa.types.is_fixed_size_list(plain) and plain.list_size > 0
+    inner = plain.value_type if vector else plain
+    return text or _stored_number(inner) is not None
 
 
 def _stored_number(kind: pa.DataType) -> pa.DataType | None:

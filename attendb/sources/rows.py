@@ -48,6 +48,10 @@ def read_side(data: Any, role: Literal["keys", "values"], expected: Side | None 
     rows: Rows = {}
     for name, part in raw.items():
         what = f"{role} column {name!r}" if named else role
+        if name in known and known[name].kind == "objects":
+            rows[name] = _objects(part, what)
+            columns.append(known[name])
+            continue
         rows[name] = read_column(part, what)
         if name in known and known[name].kind == "text":
             rows[name] = _text_if_missing(rows[name])
@@ -64,6 +68,16 @@ def read_side(data: Any, role: Literal["keys", "values"], expected: Side | None 
     if len(set(lengths.values())) > 1:
         raise InputError(f"{role} have columns of different lengths: {lengths}")
     return Side(role, tuple(columns), named), rows
+
+
+def _objects(data: Any, what: str) -> Opaque:
+    """Rows that are neither numbers nor text, with None where one is missing; their table checks their type."""
+    if isinstance(data, (str, bytes)) or not hasattr(data, "__len__"):
+        raise KindError(f"{what} is a {type(data).__name__}: give a list with one entry a row")
+    found = data.to_pylist() if hasattr(data, "to_pylist") else list(data)
+    rows = np.empty(len(found), dtype=object)
+    rows[:] = [None if is_missing(x) else x for x in found]
+    return Opaque(rows)
 
 
 def read_column(data: Any, what: str) -> Data:

@@ -109,8 +109,9 @@ class Table(Source):
             yield from ahead([partial(self._taken, wanted[cut : cut + step], names) for cut in cuts])
             return
         parts = parts_of(self.fragments, rows)
+        held = all(self.reader.holds(part, [*self.layout.keys, *names]) for part in parts)
         some_rows = False
-        for block in ahead([partial(self._block, part, names, wanted) for part in parts]):
+        for block in ahead([partial(self._block, part, names, wanted) for part in parts], in_thread=not held):
             if len(block.positions):
                 some_rows = True
                 yield block

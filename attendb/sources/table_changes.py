@@ -215,7 +215,7 @@ def write_rows(table: Table, before: Block, keys: Rows, values: Rows) -> tuple[T
         columns = {name: rows.column(stored_name(name)) for name in newest.layout.types}
         columns |= {name: array_of(x) for name, x in {**keys, **values}.items()}
         batches = batches_of(pa.table(columns), newest.layout)
-        after = newest.at(_replaced(newest, batches, positions, (), "learn")[0])
+        after = newest.at(replaced(newest, batches, positions, (), "learn")[0])
         return after, after.take(positions)
 
     return table.changed(work)

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from ..columns import Opaque
 from ..errors import InputError
-from .arrow import is_time
+from .arrow import is_number, is_time, text_of
 from .base import ID, Column, Data, Rows, Schema, Side
 from .filter import compute, select
-from .layout import Layout, described, is_number, stored_name
+from .layout import Layout, described, stored_name
 from .pushdown import Field, pushed_down
 
 
@@ -80,7 +80,11 @@ class TableFilter:
 
     def _rows(self, rows: Mapping[str, Data]) -> Rows:
         """Columns that the text does not name are never looked at, so anything of their kind will do."""
-        return {**self._no_rows(), **{name: x for name, x in rows.items() if name in self.names}}
+        return {**self._no_rows(), **{name: self._seen_as(name, x) for name, x in rows.items() if name in self.names}}
+
+    def _seen_as(self, name: str, column: Data) -> Data:
+        kind = self.layout.types[name]
+        return text_of(column, kind) if isinstance(column, Opaque) and is_time(kind) else column
 
     def _no_rows(self) -> Rows:
         batch = pa.table({stored_name(n): pa.array([], self.layout.types[n]) for n in self.names})

@@ -167,6 +167,11 @@ class Reader:
             self._keep((key, name), data, _bytes(data))
         return order[0], {name: data for name, data in found.items() if data is not None}
 
+    def holds(self, part: Part, names: Sequence[str]) -> bool:
+        """Whether all of a part is in the cache."""
+        with self._lock:
+            return all((part.identity, name) in self._cache for name in (None, *names))
+
     def _fresh(self, dataset: Any, layout: Layout, part: Part, names: list[str]) -> Iterator[tuple[str, Data]]:
         rest: list[str] = []
         for name in names:
@@ -216,9 +221,9 @@ class Reader:
                 self._held -= gone
 
 
-def ahead(jobs: Sequence[Callable[[], T]]) -> Iterator[T]:
+def ahead(jobs: Sequence[Callable[[], T]], *, in_thread: bool = True) -> Iterator[T]:
     """The results of jobs in order, the next one computed in a thread while the last one is used."""
-    if len(jobs) < 2:
+    if len(jobs) < 2 or not in_thread:
         for job in jobs:
             yield job()
         return
@@ -260,4 +265,4 @@ def _ordered(positions: np.ndarray) -> tuple[Tensor, np.ndarray | None]:
 def _bytes(data: Data) -> int:
     if isinstance(data, Tensor):
         return data.nbytes
-    return 8 * len(data) + sum(49 + 4 * len(text) for text in data.rows if text is not None)
+    return 8 * len(data) + sum(49 + 4 * len(x) if hasattr(x, "__len__") else 48 for x in data.rows if x is not None)

@@ -29,6 +29,7 @@ LOCK = "_lock"
 MESSAGE = "__lance_commit_message"
 LOCK_WAIT = 120.0  # seconds that a writer waits for another
 TRIES = 10
+MOST_RUNS = 100  # of whole numbers in a condition: Lance needs the square of their number
 VERSION = "2.0"  # newer ones decode key columns at a third of the speed
 CACHED_PAGES = 1 << 27  # bytes of all columns that wait to be written, so that each column lies in long runs
 BATCH_BYTES = 1 << 22
@@ -340,7 +341,7 @@ def _among(column: str, numbers: np.ndarray) -> str:
     """A condition that names these whole numbers, as runs where they are dense."""
     numbers = np.unique(numbers)
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-    if len(breaks) + 1 <= len(numbers) // 8:
+    if len(breaks) < MOST_RUNS and len(breaks) + 1 <= len(numbers) // 8:
         runs = np.split(numbers, breaks)
         return " OR ".join(f"({column} >= {run[0]} AND {column} <= {run[-1]})" for run in runs)
     return f"{column} IN ({', '.join(map(str, numbers.tolist()))})"
