@@ -54,7 +54,7 @@ def versions(table: Table) -> DataFrame:
 def _change(dataset: Any, version: int) -> str:
     try:
         transaction = dataset.read_transaction(version)
-    except Exception:  # Lance cannot read every transaction that it wrote, and raises TypeError
+    except (OSError, ValueError):
         return ""
     except TypeError:  # pylance 14 cannot hand out a compaction that has also rewritten an index
         return "compact"
