@@ -14,6 +14,7 @@ from .reading import read_vector
 from .sources.base import Block, Rows
 from .sources.overlay import Overlay
 from .sources.rows import some
+from .sources.table_changes import write_rows
 from .stored import StoredDatabase
 
 
@@ -70,7 +71,7 @@ class LearningRows(Database):
         Raises ConflictError where others have changed or deleted one of the rows since they were read, and
         MissingValueError for NaN in keys: then nothing is written. Cost: that of an upsert of r rows.
         """
-        table, self._before = self._database.table.rewritten(self._before, *(_detached(x) for x in self._rows()))
+        table, self._before = write_rows(self._database.table, self._before, *map(_detached, self._rows()))
         self._source = Overlay(table, self.positions, *self._rows())
         return table.version
 

@@ -23,7 +23,8 @@ from .base import ID, Data, Rows, Schema
 from .exact import nfc
 
 TABLE = "rows"
-AROUND = (("", ""), ("ifnull((", "\n), 0)"))  # text that closes a bracket it did not open fails in one of the two
+# what stands around the text when it is tried out: text that closes a bracket it did not open fails in one of them
+AROUND = (("(", ")"), ("", ""), ("(ifnull((", "\n), 0))"))
 FUNCTIONS = frozenset(
     "abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce concat concat_ws cos cosh count date "
     "datetime degrees exp floor glob hex ifnull iif instr julianday length like ln log log10 log2 lower ltrim "
@@ -123,7 +124,7 @@ def _compile(database: sqlite3.Connection, text: str, names: list[str], statemen
     database.set_authorizer(authorizer)
     try:
         for before, after in AROUND:
-            database.execute(statement.replace("@", f"{before}{text}{after}\n"))
+            database.execute(statement.replace("(@)", f"{before}{text}\n{after}"))
     except _SQL_ERRORS as error:
         raise _bad(text, authorizer.refused or str(error), names, what) from None
     finally:

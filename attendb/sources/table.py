@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from ..columns import Opaque
-from ..errors import ConflictError, InputError, NotFoundError
-from .arrow import array_of, as_table, pc
+from ..errors import InputError, NotFoundError
+from .arrow import as_table, pc
 from .base import Block, Change, Data, Matches, Rows, Schema, Source
 from .exact import Codes, fit_numbers
 from .key_hash import key_hashes
 from .layout import HASH, Layout, fitted, stored_name
 from .rows import count, some
-from .table_changes import append_batches, delete_rows, replaced, sql_literal, upsert_stored
+from .table_changes import append_batches, delete_rows, sql_literal, upsert_stored
 from .table_filter import TableFilter
 from .table_opening import check_process, newest_number, open_newest_whole, open_version, table_folder
 from .table_reading import Fragment, Part, Reader, ahead, parts_of, rows_of_a_block
@@ -308,45 +308,8 @@ class Table(Source):
         batches = batches_of(self.layout.sides(keys, values, ids), self.layout)
         return upsert_stored(self, pa.Table.from_batches(list(batches), self.layout.stored))
 
-    def rewritten(self, before: Block, keys: Rows, values: Rows) -> tuple[Table, Block]:
-        """The next version, in which the rows of ``before`` have these keys and values; and those rows as stored.
-
-        Raises ConflictError where one of the rows is not as it was ``before``.
-        """
-        positions = before.positions.numpy()
-
-        def work(newest: Table) -> tuple[Table, Block]:
-            try:
-                now = newest.take(positions)
-            except NotFoundError as error:
-                raise ConflictError(f"{error} any more: it was deleted since it was read") from None
-            changed = positions[_changed(now, before)]
-            if len(changed):
-                raise ConflictError(
-                    f"the rows {some(changed)} were changed by others since they were read: read them again"
-                )
-            rows = newest.stored_rows(positions, list(newest.layout.types))
-            columns = {name: rows.column(stored_name(name)) for name in newest.layout.types}
-            columns |= {name: array_of(x) for name, x in {**keys, **values}.items()}
-            batches = batches_of(pa.table(columns), newest.layout)
-            after = newest.at(replaced(newest, batches, positions, (), "learn")[0])
-            return after, after.take(positions)
-
-        return self.changed(work)
-
     def delete(self, ids: np.ndarray) -> Source:
         return delete_rows(self, lambda newest: ids)[0] if len(ids) else self
-
-
-def _changed(a: Block, b: Block) -> np.ndarray:
-    """Which rows do not hold the same in both; NaN, a missing number, is the same as itself."""
-    out = np.zeros(len(a.positions), dtype=bool)
-    for x, y in zip((*a.keys.values(), *a.values.values()), (*b.keys.values(), *b.values.values()), strict=True):
-        if isinstance(x, Opaque) or isinstance(y, Opaque):
-            out |= np.asarray(cast(Opaque, x).rows != cast(Opaque, y).rows, dtype=bool)
-        else:
-            out |= (~((x == y) | (x.isnan() & y.isnan()))).any(1).numpy()
-    return out
 
 
 def _chosen(block: Block, rows: np.ndarray) -> Block:

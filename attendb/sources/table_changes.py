@@ -6,14 +6,15 @@ A row that is replaced is marked as gone where it lies and written again under i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from ..errors import InputError
-from .arrow import pc
-from .base import Change
+from ..columns import Opaque
+from ..errors import ConflictError, InputError, NotFoundError
+from .arrow import array_of, pc
+from .base import Block, Change, Rows
 from .exact import duplicates
 from .layout import Layout, fitted, stored_name
 from .rows import some
@@ -127,7 +128,7 @@ def _upserted(table: Table, rows: pa.Table, positions: np.ndarray) -> tuple[Any,
     """Commit rows in place of those at ``positions`` (−1: new ones); the new version, and where each row stands."""
     old, new = np.flatnonzero(positions >= 0), np.flatnonzero(positions < 0)
     order = old[np.argsort(positions[old], kind="stable")]
-    dataset, added = replaced(
+    dataset, added = _replaced(
         table,
         rows.take(pa.array(order)).to_batches(),
         positions[order],
@@ -139,7 +140,7 @@ def _upserted(table: Table, rows: pa.Table, positions: np.ndarray) -> tuple[Any,
     return dataset, out
 
 
-def replaced(
+def _replaced(
     table: Table, rows: Iterable[pa.RecordBatch], positions: np.ndarray, new: Iterable[pa.RecordBatch], message: str
 ) -> tuple[Any, np.ndarray]:
     """Commit rows in place of those at ``positions``, in that order, and new ones; returns where these stand."""
@@ -200,9 +201,47 @@ def update_rows(table: Table, changes: Mapping[str, Any], where: str | None) -> 
         if not len(positions):
             return newest, 0
         batches = _computed(newest, expressions, positions)
-        return newest.at(replaced(newest, batches, positions, (), "update")[0]), len(positions)
+        return newest.at(_replaced(newest, batches, positions, (), "update")[0]), len(positions)
 
     return table.changed(work)
+
+
+def write_rows(table: Table, before: Block, keys: Rows, values: Rows) -> tuple[Table, Block]:
+    """Give the rows of ``before`` these keys and values, and keep their other columns; those rows as they are stored.
+
+    Raises ConflictError where one of the rows is not as it was ``before``.
+    """
+    positions = before.positions.numpy()
+
+    def work(newest: Table) -> tuple[Table, Block]:
+        try:
+            now = newest.take(positions)
+        except NotFoundError as error:
+            raise ConflictError(f"{error} any more: it was deleted since it was read") from None
+        changed = positions[_changed(now, before)]
+        if len(changed):
+            raise ConflictError(
+                f"the rows {some(changed)} were changed by others since they were read: read them again"
+            )
+        rows = newest.stored_rows(positions, list(newest.layout.types))
+        columns = {name: rows.column(stored_name(name)) for name in newest.layout.types}
+        columns |= {name: array_of(x) for name, x in {**keys, **values}.items()}
+        batches = batches_of(pa.table(columns), newest.layout)
+        after = newest.at(_replaced(newest, batches, positions, (), "learn")[0])
+        return after, after.take(positions)
+
+    return table.changed(work)
+
+
+def _changed(a: Block, b: Block) -> np.ndarray:
+    """Which rows do not hold the same in both; NaN, a missing number, is the same as itself."""
+    out = np.zeros(len(a.positions), dtype=bool)
+    for x, y in zip((*a.keys.values(), *a.values.values()), (*b.keys.values(), *b.values.values()), strict=True):
+        if isinstance(x, Opaque) or isinstance(y, Opaque):
+            out |= np.asarray(cast(Opaque, x).rows != cast(Opaque, y).rows, dtype=bool)
+        else:
+            out |= (~((x == y) | (x.isnan() & y.isnan()))).any(1).numpy()
+    return out
 
 
 def _computed(table: Table, expressions: Mapping[str, str], positions: np.ndarray) -> Iterator[pa.RecordBatch]:

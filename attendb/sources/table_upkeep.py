@@ -58,6 +58,8 @@ def _change(dataset: Any, version: int) -> str:
         return ""
     except TypeError:  # pylance 14 cannot hand out a compaction that has also rewritten an index
         return "compact"
+    except Exception:  # nor a damaged or newer one
+        return ""
     if transaction is None:
         return ""
     name = type(transaction.operation).__name__
