@@ -865,7 +865,9 @@ def test_a_missing_index_is_found(tmp_path):
     (index,) = os.listdir(tmp_path / "t.adb" / "_indices")
     shutil.rmtree(tmp_path / "t.adb" / "_indices" / index)
     (damage,) = ad.Database.open(tmp_path / "t.adb").verify()
-    assert index in damage.file and "restore(1)" in damage.repair and db.version == 2
+    assert index in damage.file and "restore(2)" in damage.repair and db.version == 2
+    db.restore(2)
+    assert ad.Database.open(tmp_path / "t.adb").verify() == [] and db.lookup(2.0) == 20.0
 
 
 def test_indexes_take_up_new_rows(tmp_path):

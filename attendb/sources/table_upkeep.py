@@ -54,8 +54,6 @@ def versions(table: Table) -> DataFrame:
 def _change(dataset: Any, version: int) -> str:
     try:
         transaction = dataset.read_transaction(version)
-    except (OSError, ValueError):
-        return ""
     except TypeError:  # pylance 14 cannot hand out a compaction that has also rewritten an index
         return "compact"
     except Exception:  # nor a damaged or newer one
