@@ -139,17 +139,8 @@ def _remade(made: dict[str, Any], state: dict[str, torch.Tensor], prefix: str, n
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:
-    from .sources.table_writing import locked, sync, told
+    from .sources.table_writing import locked, told, write_whole
 
-    beside = folder / f".{name}.new"  # one name, under the lock: what a killed process leaves is written over
     with told(str(folder.parent), "written to"), locked(folder.parent):
         folder.mkdir(exist_ok=True)
-        try:
-            with open(beside, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, folder / (name + END))
-            sync(str(folder))
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(str(folder / (name + END)), data)

@@ -25,6 +25,7 @@ from .sources.base import Rows, Source
 from .sources.frames import frame_of
 from .sources.rows import is_named, read_side, same_length
 from .sources.table import CACHE_BYTES, Table
+from .sources.table_batches import check_batch
 from .sources.table_changes import append_batches, delete_rows, update_rows, upsert_stored
 from .sources.table_creating import create_table, stream_of
 from .sources.table_opening import Damage, check_process, damages
@@ -150,20 +151,27 @@ class StoredDatabase(Database):
             top=top,
         )
 
-    def append(self, keys: Any, values: Any = None, *, ids: Any = None) -> np.ndarray:
+    def append(self, keys: Any, values: Any = None, *, ids: Any = None, batch: str | None = None) -> np.ndarray:
         """Add rows in one commit and return their ids (r,).
 
         ``keys``: a table of all columns by name (a dict, a frame, a path, or a reader of batches, which is not held in
         memory), of which those without a role may lack; or the keys alone, with ``values`` and, where the table has an
-        id column, ``ids``. Raises InputError for an id that exists or is given twice and for columns and widths that do
-        not fit, KindError for kinds, MissingValueError for keys without a number, StorageError for a full disk; then
-        the table is as before. Cost: that of writing the rows; ids are looked up in the index.
+        id column, ``ids``. ``batch``: a name by which these rows are appended once: another append under that name adds
+        nothing and returns what the first did, also where the process of the first died before it returned. The name is
+        free again once a version before it is restored.
+
+        Raises InputError for an id that exists or is given twice, for a batch of another number of rows and for columns
+        and widths that do not fit, KindError for kinds, MissingValueError for keys without a number, StorageError for a
+        full disk; then the table is as before. Cost: that of writing the rows; ids are looked up in the index.
         """
         with self._changing() as source:
+            name = None if batch is None else check_batch(batch)
             if values is None:
-                change = append_batches(source, self._batches(keys, source, ids))
+                rows = self._batches(keys, source, ids)
             else:
-                change = source.append(source.schema, *self._sides(keys, values, source), self._ids(ids, source))
+                sides = source.layout.sides(*self._sides(keys, values, source), self._ids(ids, source))
+                rows = batches_of(sides, source.layout)
+            change = append_batches(source, rows, name)
             self._table = cast(Table, change.source)
             return change.ids
 

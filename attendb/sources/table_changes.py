@@ -19,6 +19,7 @@ from .base import Block, Change, Rows
 from .exact import duplicates
 from .layout import Layout, fitted, stored_name
 from .rows import some
+from .table_batches import NAME, appended_rows, begin_batch, end_batch
 from .table_filter import refuse_vector
 from .table_index import tend_indexes
 from .table_opening import check_process
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 ROWS = 1 << 16  # computed and written again at a time
 
 
-def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
-    """Add conformed rows. The data is written before the lock is taken."""
+def append_batches(table: Table, batches: Iterable[pa.RecordBatch], batch: str | None = None) -> Change:
+    """Add conformed rows. The data is written before the lock is taken. ``batch``: a name under which only once."""
     import lance
 
     own = table.layout.id
@@ -60,22 +61,43 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
         if not written.fragments:
             return Change(table, np.zeros(0, dtype=np.int64))
         ids = None if own is None else joined(seen)
+        count = sum(fragment.physical_rows for fragment in written.fragments)
         if ids is not None:
             check_once(ids, "ids")
 
         def work(newest: Table) -> Change:
             if newest.layout.stored != table.layout.stored:
                 raise InputError("the columns of the table were changed meanwhile: refresh() and append again")
+            rows = None if batch is None else appended_rows(newest, batch)
+            if rows is not None:
+                written.drop()
+                _check_same(rows, count, batch)
+                return Change(newest, rows if ids is None else ids.to_numpy(zero_copy_only=False))
             if ids is not None:
                 taken = np.flatnonzero(newest.by_id(ids)[0] >= 0)
                 if len(taken):
                     shown = some(ids.take(pa.array(taken[:6])).to_pylist())
                     raise InputError(f"the ids {shown} exist already: use upsert to replace their rows")
-            dataset = written.commit(newest.dataset, lance.LanceOperation.Append(written.fragments), "append")
-            new = positions_of(dataset, written.fragments) if ids is None else ids.to_numpy(zero_copy_only=False)
-            return Change(newest.at(tended(dataset, newest.layout)), new)
+            properties = {}
+            if batch is not None:
+                begin_batch(newest, batch)
+                properties = {NAME: batch}
+            operation = lance.LanceOperation.Append(written.fragments)
+            dataset = written.commit(newest.dataset, operation, "append", **properties)
+            version, new = dataset.version, positions_of(dataset, written.fragments)
+            after = newest.at(tended(dataset, newest.layout))
+            if batch is not None:
+                end_batch(table.folder, batch, version, new)
+            return Change(after, new if ids is None else ids.to_numpy(zero_copy_only=False))
 
         return table.changed(work)
+
+
+def _check_same(rows: np.ndarray, count: int, batch: str | None) -> None:
+    if len(rows) != count:
+        raise InputError(
+            f"the batch {batch!r} was appended with {len(rows)} rows but now has {count}: give other rows another name"
+        )
 
 
 def upsert_stored(table: Table, conformed: pa.Table) -> Change:
@@ -215,7 +237,7 @@ def write_rows(table: Table, before: Block, keys: Rows, values: Rows) -> tuple[T
         columns = {name: rows.column(stored_name(name)) for name in newest.layout.types}
         columns |= {name: array_of(x) for name, x in {**keys, **values}.items()}
         batches = batches_of(pa.table(columns), newest.layout)
-        after = newest.at(replaced(newest, batches, positions, (), "learn")[0])
+        after = newest.at(_replaced(newest, batches, positions, (), "learn")[0])
         return after, after.take(positions)
 
     return table.changed(work)

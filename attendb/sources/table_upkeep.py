@@ -16,6 +16,7 @@ from .arrow import as_table
 from .base import ID
 from .layout import Layout, fitted, stored_name, stored_type_of_other
 from .table import Table
+from .table_batches import settle_batches
 from .table_changes import column_of_sql
 from .table_index import create_indexes, tend_indexes
 from .table_opening import change_number, check_process, damaged_indexes, open_change, open_version, set_damaged_aside
@@ -138,9 +139,11 @@ def compact(table: Table, keep: timedelta | None = None) -> Table:
             for file in fragment.metadata.files:
                 sync(os.path.join(newest.folder, "data", file.path))
         sync_version(dataset, before)
+        after = newest.at(dataset)
         if keep is not None:
+            settle_batches(after)
             _remove_versions(dataset, keep)
-        return newest.at(dataset)
+        return after
 
     return table.changed(work)
 

@@ -219,6 +219,11 @@ class Written:
         self._before = dataset.version if self._before is None else self._before
         return commit(dataset, operation, message, **properties)
 
+    def drop(self) -> None:
+        """Remove what was written: it is not needed."""
+        discard(self.folder, files_of(self.fragments))
+        self.fragments = []
+
     def __enter__(self) -> Written:
         return self
 
@@ -293,6 +298,25 @@ def sync(path: str) -> None:
             raise StorageError(f"{path} could not be written to the disk ({error.strerror})") from error
     finally:
         os.close(file)
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a small file beside its place, wait for the disk and rename it. The caller holds the lock of the table.
+
+    The name beside is always the same, so that what a killed process leaves is written over.
+    """
+    place, name = os.path.split(path)
+    beside = os.path.join(place, f".{name}.new")
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(beside)
+    sync(place)
 
 
 def sync_tree(folder: str) -> None:
