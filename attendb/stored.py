@@ -1,4 +1,7 @@
-"""StoredDatabase: a Database whose rows lie on disk, with versions."""
+"""StoredDatabase: a Database whose rows lie on disk, with versions.
+
+Longer than other modules: it is all that can be asked of a stored table, each method thin over `sources`.
+"""
 
 from __future__ import annotations
 
@@ -300,6 +303,43 @@ class StoredDatabase(Database):
             "deleted": sum(fragment.deleted for fragment in source.fragments),
             "scores": self.scores,
         }
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        columns: str | Sequence[str] | None = None,
+        where: str | None = None,
+        format: str | None = None,
+        overwrite: bool = False,
+    ) -> int:
+        """Write the rows to a file, whole or not at all, in order of position; returns how many.
+
+        ``path``: .parquet, .csv or .tsv, the last two also .csv.gz, .csv.zst; ``format`` says it where the name does
+        not. ``columns``: names (None: all); ``where``: filter text; ``overwrite``: replace a file that is there. Raises
+        InputError for these, and for columns that the format cannot hold. Cost: O(batch) memory.
+
+        >>> import attendb as ad, tempfile, pathlib
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> table = {"hour": [1, 2], "output": [480.5, 439.0]}
+        >>> db = ad.Database.create(folder / "p.adb", table, keys="hour", values="output")
+        >>> db.export(folder / "p.csv", where="output > 450")
+        1
+        >>> print((folder / "p.csv").read_text())
+        "hour","output"
+        1,480.5
+        <BLANKLINE>
+        """
+        from .exporting import export
+
+        source = self._source
+        names = source.layout.listed if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+        unknown = [name for name in names if name not in source.layout.types]
+        if unknown:
+            have = ", ".join(map(repr, source.layout.listed))
+            raise InputError(f"there is no column {unknown[0]!r}: choose among {have}")
+        reader = source.to_reader(names, where)
+        return export(reader, reader.schema, os.fspath(path), format=format, overwrite=overwrite)
 
     def save_score(self, name: str, score: Any) -> None:
         """Save a score with the table, so that ``score="name"`` finds it, in place of one of that name.

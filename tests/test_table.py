@@ -871,6 +871,33 @@ def test_a_missing_index_is_found(tmp_path):
     assert db.verify() == [] and db.lookup(2.0) == 20.0 and db.versions()["change"].tolist() == ["create", "restore"]
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_rows_are_exported_in_order_of_position(tmp_path, replaced):
+    x = np.arange(12.0).reshape(6, 2)
+    table = {"x": x, "y": x[:, 0], "site": list("abcdef"), "n": np.arange(6) + 10}
+    db = ad.Database.create(tmp_path / "t.adb", table, keys="x", values="y", id="n")
+    db.delete(ids=[13])
+    if replaced:
+        db.upsert({"x": x[:2] + 1, "y": [7.0, 8.0], "site": ["A", "B"], "n": [10, 11]})
+    assert db.export(tmp_path / "t.parquet") == 5
+    again = ad.Database.create(tmp_path / "u.adb", tmp_path / "t.parquet", keys="x", values="y", id="n")
+    assert again.to_pandas().reset_index(drop=True).equals(db.to_pandas().reset_index(drop=True))
+    assert db.export(tmp_path / "t.csv", columns=["site", "y"], where="site <> 'c'") == 4
+    found = [line.split(",")[0] for line in (tmp_path / "t.csv").read_text().splitlines()[1:]]
+    assert [one.strip('"') for one in found] == (["A", "B", "e", "f"] if replaced else ["a", "b", "e", "f"])
+    assert db.export(tmp_path / "t.csv", columns="site", where="y > 100", overwrite=True) == 0
+    for options, message in (
+        ({"path": tmp_path / "t.parquet"}, "already there"),
+        ({"path": tmp_path / "v.csv"}, "cannot hold column 'x'"),
+        ({"path": tmp_path / "v.csv", "columns": ["nope"]}, "no column 'nope'"),
+        ({"path": tmp_path / "v.csv", "columns": ["y"], "where": "nope > 1"}, "nope"),
+        ({"path": tmp_path / "v.nope"}, "end its name"),
+    ):
+        with pytest.raises(ad.InputError, match=message):
+            db.export(**options)
+    assert sorted(os.listdir(tmp_path)) == ["t.adb", "t.csv", "t.parquet", "u.adb"]
+
+
 def test_a_change_is_one_version_with_its_indexes(tmp_path):
     x = np.arange(20.0)
     db = ad.Database.create(tmp_path / "t.adb", {"x": x, "y": x, "n": x.astype(int)}, keys="x", values="y", id="n")

@@ -34,12 +34,12 @@ def export(
     if out != "-":
         check_writable(out, TABLES, overwrite=overwrite)
     database = open_stored(table, version)
-    schema, rows, batches = stored_batches(database, columns, where)
+    schema, every, batches = stored_batches(database, columns, where)
     if out == "-":
         print_rows(batches, schema)
         return
     with progress("writing") as advance:
-        write_rows(batches, schema, out, overwrite=overwrite, rows=rows, advance=advance)
+        rows = write_rows(batches, schema, out, overwrite=overwrite, rows=every, advance=advance)
     if as_json:
         print_json({"table": table, "version": database.version, "file": out, "rows": rows})
     else:

@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 ID = "id"
-BATCH_ROWS = 1 << 16
 
 
 def stored_columns(database: Any) -> dict[str, pyarrow.DataType]:
     """The columns of a stored table and their types: the id, the keys, the values, then the others."""
     layout = database._source.layout
-    own = () if layout.id is None else (layout.id,)
-    return {name: layout.types[name] for name in (*own, *layout.keys, *layout.values, *layout.others)}
+    return {name: layout.types[name] for name in layout.listed}
 
 
 def stored_rows(database: Any, positions: np.ndarray, names: Sequence[str] | None = None) -> pyarrow.Table:
@@ -37,24 +35,12 @@ def stored_rows(database: Any, positions: np.ndarray, names: Sequence[str] | Non
 
 def stored_batches(
     database: Any, names: Sequence[str] | None, where: str | None
-) -> tuple[pyarrow.Schema, int, Iterator[pyarrow.RecordBatch]]:
-    """Columns of all rows, or of those that satisfy a condition, in order of position: schema, how many, batches."""
-    import pyarrow as pa
-
-    types = stored_columns(database)
+) -> tuple[pyarrow.Schema, int | None, Iterator[pyarrow.RecordBatch]]:
+    """Columns of all rows, or of those that satisfy a condition, in order of position: schema, rows of all, batches."""
     if names is not None:
-        find_columns(list(names), list(types), database.path)
-    names = list(types) if names is None else list(names)
-    source = database._source
-    positions = source.positions.numpy() if where is None else source.matching(where)
-    schema = pa.schema([(name, types[name]) for name in names])
-
-    def batches() -> Iterator[pyarrow.RecordBatch]:
-        for start in range(0, len(positions), BATCH_ROWS):
-            found = stored_rows(database, positions[start : start + BATCH_ROWS], names)
-            yield from found.cast(schema).combine_chunks().to_batches()
-
-    return schema, len(positions), batches()
+        find_columns(list(names), list(stored_columns(database)), database.path)
+    reader = database.table.to_reader(names, where)
+    return reader.schema, len(database) if where is None else None, iter(reader)
 
 
 def filter_rows(table: pyarrow.Table, text: str, where: str) -> np.ndarray:

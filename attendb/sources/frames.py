@@ -26,8 +26,7 @@ def frame_of(table: Table, positions: np.ndarray, columns: Sequence[str] | None)
     import pandas
 
     layout = table.layout
-    own = () if layout.id is None else (layout.id,)
-    names = (*own, *layout.keys, *layout.values, *layout.others) if columns is None else tuple(columns)
+    names = layout.listed if columns is None else tuple(columns)
     unknown = [name for name in names if name not in layout.types]
     if unknown:
         raise InputError(f"there is no column {unknown[0]!r}: choose among {', '.join(map(repr, layout.types))}")

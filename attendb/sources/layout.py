@@ -97,6 +97,11 @@ class Layout:
         """Columns without a role, which are kept and returned with rows."""
         return tuple(name for name in self.types if name not in (*self.keys, *self.values, self.id))
 
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """All columns as they are shown: the id, the keys, the values, then the others."""
+        return (*(() if self.id is None else (self.id,)), *self.keys, *self.values, *self.others)
+
     @cached_property
     def schema(self) -> Schema:
         """The columns as a source describes them."""

@@ -230,21 +230,42 @@ class Table(Source):
                 positions, rows = self.reader.read(self.dataset, self.layout, part, names)
             yield positions.numpy(), rows
 
-    def to_reader(self) -> pa.RecordBatchReader:
-        """All rows in batches, with all columns under the user's names: the id, the keys, the values, the others."""
-        layout = self.layout
-        own = () if layout.id is None else (layout.id,)
-        names = (*own, *layout.keys, *layout.values, *layout.others)
-        schema = pa.schema([pa.field(name, layout.types[name]) for name in names])
+    def to_reader(self, names: Sequence[str] | None = None, where: str | None = None) -> pa.RecordBatchReader:
+        """All rows, or those that satisfy a condition, in batches and in order of position, under the user's names.
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            with self._reading():
-                stored = [stored_name(name) for name in names]
-                for batch in self.dataset.scanner(columns=stored, scan_in_order=True).to_batches():
+        ``names``: the columns; None: the id, the keys, the values, the others.
+        """
+        names = self.layout.listed if names is None else tuple(names)
+        schema = pa.schema([pa.field(name, self.layout.types[name]) for name in names])
+        wanted = None if where is None else self.matching(where)
+        return pa.RecordBatchReader.from_batches(schema, self._batches(names, schema, wanted))
+
+    def _batches(self, names: Sequence[str], schema: pa.Schema, wanted: np.ndarray | None) -> Iterator[pa.RecordBatch]:
+        stored = [stored_name(name) for name in names]
+        with self._reading():
+            scanned = wanted is None and self._in_order
+            found: Iterator[pa.RecordBatch] | Iterator[pa.Table]
+            if scanned:
+                found = self.dataset.scanner(columns=stored, scan_in_order=True).to_batches()
+            else:
+                every = self.positions.numpy() if wanted is None else wanted
+                cuts = range(0, len(every), TAKEN)
+                found = (self.stored_rows(every[cut : cut + TAKEN], names).select(stored) for cut in cuts)
+            for rows in found:
+                for batch in [rows] if isinstance(rows, pa.RecordBatch) else rows.combine_chunks().to_batches():
                     arrays = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-        return pa.RecordBatchReader.from_batches(schema, batches())
+    @property
+    def _in_order(self) -> bool:
+        """Whether rows lie in order of position, as they do until one is replaced."""
+        last = -1
+        for fragment in self.fragments:
+            own = Part((fragment,), 0, fragment.rows).positions() if fragment.live else np.zeros(0, dtype=np.int64)
+            if len(own) and (own[0] < last or (own[1:] < own[:-1]).any()):
+                return False
+            last = own[-1] if len(own) else last
+        return True
 
     def by_id(self, ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Of ids of the id column: the positions (r,) of their rows, −1 where there is none, and their order of ids."""
