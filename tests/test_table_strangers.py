@@ -309,7 +309,7 @@ def test_conditions_of_many_terms_are_served(db, word):
     text = f" {word} ".join(["y = 1"] * 60)
     assert db._source.matching(text).tolist() == [1]
     assert db._source.filter.pushed_down(text) is not None
-    deep = "NOT (NOT (" * 30 + "y = 1" + "))" * 30
+    deep = "NOT (NOT (" * 10 + "y = 1" + "))" * 10
     assert db._source.matching(deep).tolist() == [1]
     many = f"number IN ({', '.join(map(str, range(1, 900)))})"
     assert db._source.matching(many).tolist() == [1, 2, 3, 4]

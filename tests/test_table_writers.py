@@ -23,7 +23,7 @@ import pytest
 import attendb as ad
 from attendb.sources import table_changes, table_writing
 
-LIMIT = 120  # seconds after which a process hangs
+LIMIT = 600  # seconds after which a process hangs: eight that import everything at once take a minute or two
 
 
 def row(number: int, y: float = 0.0, *, named: bool = True) -> dict:

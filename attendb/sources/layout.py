@@ -77,8 +77,9 @@ class Layout:
         try:
             roles = json.loads(text)
             if int(roles["format"]) > FORMAT:
+                number = roles["format"]
                 raise StorageError(
-                    f"{where} has format {roles['format']} but this attendb reads up to {FORMAT}: install a newer one"
+                    f"{where} has format {number} but this attendb reads up to {FORMAT}: install a newer attendb"
                 )
             names = {stored_name(name): name for name in roles["names"]}
             types = {names.get(f.name, _unescaped(f.name)): f.type for f in stored if f.name != HASH}

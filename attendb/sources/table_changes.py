@@ -128,7 +128,7 @@ def _upserted(table: Table, rows: pa.Table, positions: np.ndarray) -> tuple[Any,
     """Commit rows in place of those at ``positions`` (−1: new ones); the new version, and where each row stands."""
     old, new = np.flatnonzero(positions >= 0), np.flatnonzero(positions < 0)
     order = old[np.argsort(positions[old], kind="stable")]
-    dataset, added = replaced(
+    dataset, added = _replaced(
         table,
         rows.take(pa.array(order)).to_batches(),
         positions[order],
@@ -140,7 +140,7 @@ def _upserted(table: Table, rows: pa.Table, positions: np.ndarray) -> tuple[Any,
     return dataset, out
 
 
-def replaced(
+def _replaced(
     table: Table, rows: Iterable[pa.RecordBatch], positions: np.ndarray, new: Iterable[pa.RecordBatch], message: str
 ) -> tuple[Any, np.ndarray]:
     """Commit rows in place of those at ``positions``, in that order, and new ones; returns where these stand."""
@@ -201,7 +201,7 @@ def update_rows(table: Table, changes: Mapping[str, Any], where: str | None) -> 
         if not len(positions):
             return newest, 0
         batches = _computed(newest, expressions, positions)
-        return newest.at(replaced(newest, batches, positions, (), "update")[0]), len(positions)
+        return newest.at(_replaced(newest, batches, positions, (), "update")[0]), len(positions)
 
     return table.changed(work)
 

@@ -275,6 +275,8 @@ def _wrong_indexes(folder: str, dataset: Any) -> dict[str, list[Damage]]:
             place = os.path.join(folder, "_indices", str(segment.uuid))
             paths = [os.path.join(place, name) for name in INDEX_FILES]
             wrong = [one for path in paths for one in _looked_at(path, None, INDEX)]
+            if not any(map(os.path.exists, paths)):
+                wrong = [Damage(place, f"{INDEX} cannot be found", "")]
             if not wrong and segment.size_bytes is not None:
                 sizes = {path: os.stat(path).st_size for path in paths}
                 if sum(sizes.values()) != segment.size_bytes:

@@ -56,7 +56,7 @@ def _change(dataset: Any, version: int) -> str:
         transaction = dataset.read_transaction(version)
     except TypeError:  # pylance 14 cannot hand out a compaction that has also rewritten an index
         return "compact"
-    except Exception:  # nor every other transaction that it wrote
+    except Exception:  # nor a damaged or newer one
         return ""
     if transaction is None:
         return ""

@@ -225,9 +225,7 @@ def sync_version(dataset: Any, after: int | None = None) -> None:
     """
     folder = str(dataset.uri)
     if after is not None:
-        for index in dataset.describe_indices():
-            for segment in index.segments:
-                sync_tree(os.path.join(folder, "_indices", str(segment.uuid)))
+        sync_tree(os.path.join(folder, "_indices"))
         for version in range(after + 1, dataset.version):
             sync(manifest_of(folder, version))
     sync(manifest_of(folder, dataset.version))
