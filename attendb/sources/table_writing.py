@@ -225,7 +225,10 @@ def sync_version(dataset: Any, after: int | None = None) -> None:
     """
     folder = str(dataset.uri)
     if after is not None:
-        sync_tree(os.path.join(folder, "_indices"))
+        start = os.stat(manifest_of(folder, after)).st_mtime if os.path.exists(manifest_of(folder, after)) else 0.0
+        for index in list(os.scandir(os.path.join(folder, "_indices"))):
+            if index.stat().st_mtime >= start:
+                sync_tree(index.path)
         for version in range(after + 1, dataset.version):
             sync(manifest_of(folder, version))
     sync(manifest_of(folder, dataset.version))
