@@ -94,7 +94,7 @@ class StoredDatabase(Database):
 
     @property
     def version(self) -> int:
-        """The number of the version that this handle reads."""
+        """The number of the version that this handle reads: that of the change that made it."""
         return self._table.version
 
     def refresh(self) -> int:
@@ -238,7 +238,10 @@ class StoredDatabase(Database):
             self._table = add_column(source, name, data)
 
     def versions(self) -> DataFrame:
-        """One row a version: its number (the index), when it was made, what the change was, its rows, its tags."""
+        """One row a version: its number (the index), when it was made, what the change was, its rows, its tags.
+
+        Numbers ascend and may leave some out: indexes are kept up in versions that hold no change and are not listed.
+        """
         return versions(self._table)
 
     def restore(self, version: int | str) -> int:

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import time
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -419,7 +420,7 @@ def test_update_computes_columns(tmp_path):
     )
     before = db.version
     assert db.update({"y": "x * 10 + n", "site": "upper(coalesce(site, 'none'))", "n": 7}, where="id <> 0") == 2
-    assert db.version == before + 1
+    assert db.versions().index.tolist() == [before, db.version]
     found = db.rows([0, 1, 2])
     assert found["y"].tolist() == [1.0, 22.0, 33.0] and found["site"].tolist() == ["a", "NONE", "C"]
     assert found["n"].tolist() == [1, 7, 7]
@@ -674,7 +675,7 @@ def test_a_newer_format_is_refused(tmp_path, monkeypatch):
 
     made(tmp_path)
     monkeypatch.setattr(layout, "FORMAT", 0)
-    with pytest.raises(ad.StorageError, match="has format 1 but this attendb reads up to 0: install a newer attendb"):
+    with pytest.raises(ad.StorageError, match="has format 1 but this attendb reads up to 0: install a newer"):
         ad.Database.open(tmp_path / "t.adb")
 
 
@@ -688,11 +689,11 @@ def test_a_damaged_manifest_falls_back_to_the_version_before(tmp_path, share):
     db.append({"x": [4.0], "y": [40.0]})
     manifest = newest_manifest(tmp_path / "t.adb")
     manifest.write_bytes(manifest.read_bytes()[: int(share * manifest.stat().st_size)])
-    with pytest.warns(UserWarning, match=f"opened at version {db.version - 1}.*{manifest.name}.*restore"):
+    with pytest.warns(UserWarning, match=f"opened at version 1, .*{manifest.name}.*restore"):
         old = ad.Database.open(tmp_path / "t.adb")
     assert old.to_pandas()["x"].tolist() == [1.0, 2.0, 3.0] and old.lookup(2.0) == 20.0
     (damage,) = old.verify()
-    assert damage.file == str(manifest) and f"restore({db.version - 1})" in damage.repair
+    assert damage.file == str(manifest) and "restore(1)" in damage.repair
     with pytest.raises(ad.StorageError, match=r"restore\("):
         old.append({"x": [5.0], "y": [1.0]})
     old.restore(old.version)
@@ -864,10 +865,36 @@ def test_a_missing_index_is_found(tmp_path):
     db = made(tmp_path)
     (index,) = os.listdir(tmp_path / "t.adb" / "_indices")
     shutil.rmtree(tmp_path / "t.adb" / "_indices" / index)
-    (damage,) = ad.Database.open(tmp_path / "t.adb").verify()
-    assert index in damage.file and "restore(2)" in damage.repair and db.version == 2
-    db.restore(2)
-    assert ad.Database.open(tmp_path / "t.adb").verify() == [] and db.lookup(2.0) == 20.0
+    found = ad.Database.open(tmp_path / "t.adb").verify()
+    assert all(index in damage.file and "restore(1)" in damage.repair for damage in found)
+    db.restore(1)
+    assert db.verify() == [] and db.lookup(2.0) == 20.0 and db.versions()["change"].tolist() == ["create", "restore"]
+
+
+def test_a_change_is_one_version_with_its_indexes(tmp_path):
+    x = np.arange(20.0)
+    db = ad.Database.create(tmp_path / "t.adb", {"x": x, "y": x, "n": x.astype(int)}, keys="x", values="y", id="n")
+    assert db.version == 1 and db.versions()["change"].tolist() == ["create"]
+    db.tag("whole")
+    numbers = [db.version]
+    for i in range(20, 40):
+        db.append({"x": [i + 0.0], "y": [i + 0.0], "n": [i]})
+        numbers.append(db.version)
+    assert db.versions().index.tolist() == numbers and numbers[-1] > 21, "indexes were to be kept up"
+    for number, rows in zip(numbers, range(20, 41), strict=True):
+        old = ad.Database.open(tmp_path / "t.adb", version=number)
+        assert (old.version, len(old)) == (number, rows)
+        assert {index.name for index in old.table.dataset.describe_indices()} == {"_key_idx", "n_idx"}
+    assert db.versions()["tags"].tolist() == ["whole"] + [""] * 20
+    assert ad.Database.open(tmp_path / "t.adb", version="whole").version == 1
+    before = db.table.dataset.version
+    assert db.restore(1) == before + 1 == db.table.dataset.version, "restoring makes no index again"
+    db.append({"x": [50.0], "y": [50.0], "n": [50]})
+    last = db.compact(timedelta(0))
+    assert db.versions().index.tolist() == [1, last] == [1, db.version]
+    assert db.versions()["change"].tolist() == ["create", "compact"] and len(db) == 21
+    assert ad.Database.open(tmp_path / "t.adb", version="whole").version == 1
+    assert ad.Database.open(tmp_path / "t.adb").version == last
 
 
 def test_indexes_take_up_new_rows(tmp_path):

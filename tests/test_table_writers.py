@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import attendb as ad
-from attendb.sources import table_changes, table_writing
+from attendb.sources import table_writing
 
 LIMIT = 600  # seconds after which a process hangs: eight that import everything at once take a minute or two
 
@@ -223,16 +223,16 @@ def test_another_program_that_writes_in_between_is_seen(tmp_path, monkeypatch):
     """Its commit falls between our look at the newest version and our commit: the change is made again after it."""
     path = str(tmp_path / "t.adb")
     db = created(path)
-    real, calls = table_changes.commit, 0
+    real, calls = table_writing.commit, 0
 
-    def late(*arguments: Any) -> Any:
+    def late(*arguments: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 1:
             lance.dataset(path).delete("number = 2")
-        return real(*arguments)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(table_changes, "commit", late)
+    monkeypatch.setattr(table_writing, "commit", late)
     db.upsert(row(2, 99.0))
     assert calls == 2
     assert ad.Database.open(path).to_pandas()[["number", "y"]].to_numpy().tolist() == [[1, 10], [3, 30], [2, 99]]

@@ -27,7 +27,15 @@ from .layout import HASH, Layout, fitted, stored_name
 from .rows import count, some
 from .table_changes import append_batches, delete_rows, sql_literal, upsert_stored
 from .table_filter import TableFilter
-from .table_opening import check_process, newest_number, open_newest_whole, open_version, table_folder
+from .table_opening import (
+    change_number,
+    check_process,
+    newest_number,
+    open_change,
+    open_newest_whole,
+    open_version,
+    table_folder,
+)
 from .table_reading import Fragment, Part, Reader, ahead, parts_of, rows_of_a_block
 from .table_writing import batches_of, locked, told, with_retries
 
@@ -49,6 +57,7 @@ class Table(Source):
         self.layout = layout
         self.reader = reader
         self.folder = reader.folder
+        self.version = change_number(dataset)
 
     @staticmethod
     def open(path: Any, version: int | str | None = None, cache_bytes: int = CACHE_BYTES) -> Table:
@@ -56,17 +65,13 @@ class Table(Source):
         check_process()
         folder = table_folder(path)
         with told(folder, "opened"):
-            dataset, layout = open_newest_whole(folder) if version is None else open_version(folder, version)
+            dataset, layout = open_newest_whole(folder) if version is None else open_change(folder, version)
         return Table(dataset, layout, Reader(folder, cache_bytes))
 
     @property
     def dataset(self) -> Any:
         check_process()
         return self._dataset
-
-    @property
-    def version(self) -> int:
-        return int(self._dataset.version)
 
     @property
     def schema(self) -> Schema:
@@ -279,13 +284,13 @@ class Table(Source):
         """The newest version. Raises StorageError where it is damaged."""
         check_process()
         with told(self.folder, "read"):
-            if newest_number(self.folder, self._dataset) == self.version:
+            if newest_number(self.folder, self._dataset) == self._dataset.version:
                 return self
             dataset, layout = open_version(self.folder, session=self._dataset.session())
         return Table(dataset, layout, self.reader)
 
     def _reading(self) -> AbstractContextManager[None]:
-        return told(self.folder, "read", self.version)
+        return told(self.folder, "read", self._dataset.version, self.version)
 
     def at(self, dataset: Any) -> Table:
         """Another version of the table."""

@@ -5,6 +5,7 @@ A row that is replaced is marked as gone where it lies and written again under i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..columns import Opaque
-from ..errors import ConflictError, InputError, NotFoundError
+from ..errors import ConflictError, InputError, NotFoundError, StorageError
 from .arrow import array_of, pc
 from .base import Block, Change, Rows
 from .exact import duplicates
@@ -22,10 +23,10 @@ from .table_filter import refuse_vector
 from .table_index import tend_indexes
 from .table_opening import check_process
 from .table_writing import (
+    Written,
     addresses_of,
     batches_of,
     commit,
-    discard,
     fragments_without,
     row_ids_of,
     sync_version,
@@ -53,19 +54,16 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
             yield batch
 
     check_process()
-    with told(table.folder, "appended to"):
-        fragments = write_data(table.folder, table.layout, noted())
-    if not fragments:
-        return Change(table, np.zeros(0, dtype=np.int64))
-    before: int | None = None  # version that a commit was tried on
-    committed = False
-    try:
+    with Written(table.folder) as written:
+        with told(table.folder, "appended to"):
+            written.fragments = write_data(table.folder, table.layout, noted())
+        if not written.fragments:
+            return Change(table, np.zeros(0, dtype=np.int64))
         ids = None if own is None else joined(seen)
         if ids is not None:
             check_once(ids, "ids")
 
         def work(newest: Table) -> Change:
-            nonlocal before, committed
             if newest.layout.stored != table.layout.stored:
                 raise InputError("the columns of the table were changed meanwhile: refresh() and append again")
             if ids is not None:
@@ -73,16 +71,11 @@ def append_batches(table: Table, batches: Iterable[pa.RecordBatch]) -> Change:
                 if len(taken):
                     shown = some(ids.take(pa.array(taken[:6])).to_pylist())
                     raise InputError(f"the ids {shown} exist already: use upsert to replace their rows")
-            before = newest.version
-            dataset = commit(newest.dataset, lance.LanceOperation.Append(fragments), "append")
-            committed = True
-            written = positions_of(dataset, fragments) if ids is None else ids.to_numpy(zero_copy_only=False)
-            return Change(newest.at(tended(dataset, newest.layout)), written)
+            dataset = written.commit(newest.dataset, lance.LanceOperation.Append(written.fragments), "append")
+            new = positions_of(dataset, written.fragments) if ids is None else ids.to_numpy(zero_copy_only=False)
+            return Change(newest.at(tended(dataset, newest.layout)), new)
 
         return table.changed(work)
-    finally:
-        if not committed:
-            discard(table.folder, fragments, before)
 
 
 def upsert_stored(table: Table, conformed: pa.Table) -> Change:
@@ -147,26 +140,21 @@ def _replaced(
     import lance
     from lance.fragment import RowIdSequence
 
-    written: list[Any] = []
-    committed = False
-    try:
-        written += write_data(table.folder, table.layout, rows) if len(positions) else []
+    with Written(table.folder) as written:
+        old = write_data(table.folder, table.layout, rows) if len(positions) else []
+        written.fragments += old
         start = 0
-        for fragment in written:
+        for fragment in old:
             ids = positions[start : start + fragment.physical_rows]
             fragment.row_id_meta = RowIdSequence(ids.tolist()).to_inline_metadata()
             start += fragment.physical_rows
         added = write_data(table.folder, table.layout, new)
-        written += added
+        written.fragments += added
         operation: Any = lance.LanceOperation.Append(added)
         if len(positions):
             updated, removed = fragments_without(table.dataset, addresses_of(table.dataset, positions))
-            operation = lance.LanceOperation.Update(removed, updated, written, update_mode="rewrite_rows")
-        dataset = commit(table.dataset, operation, message)
-        committed = True
-    finally:
-        if not committed:
-            discard(table.folder, written, table.version)
+            operation = lance.LanceOperation.Update(removed, updated, written.fragments, update_mode="rewrite_rows")
+        dataset = written.commit(table.dataset, operation, message)
     return tended(dataset, table.layout), positions_of(dataset, added)
 
 
@@ -227,7 +215,7 @@ def write_rows(table: Table, before: Block, keys: Rows, values: Rows) -> tuple[T
         columns = {name: rows.column(stored_name(name)) for name in newest.layout.types}
         columns |= {name: array_of(x) for name, x in {**keys, **values}.items()}
         batches = batches_of(pa.table(columns), newest.layout)
-        after = newest.at(replaced(newest, batches, positions, (), "learn")[0])
+        after = newest.at(_replaced(newest, batches, positions, (), "learn")[0])
         return after, after.take(positions)
 
     return table.changed(work)
@@ -280,10 +268,14 @@ def check_once(ids: pa.Array, what: str) -> None:
 
 
 def tended(dataset: Any, layout: Layout) -> Any:
-    """The version, or the one after it that takes up new rows in the indexes."""
+    """The version, or the one after it that takes up new rows in the indexes.
+
+    The change is made already: where the upkeep fails, new rows are scanned, and the next change tries again.
+    """
     before = dataset.version
-    if tend_indexes(dataset, layout):
-        sync_version(dataset, before)
+    with contextlib.suppress(OSError, RuntimeError, ValueError, StorageError):
+        if tend_indexes(dataset, layout):
+            sync_version(dataset, before)
     return dataset
 
 

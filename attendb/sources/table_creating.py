@@ -82,9 +82,9 @@ def _made_beside(folder: str) -> tuple[str, int]:
             lock = os.open(os.path.join(beside, LOCK), os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:  # another process removed the folder while it was empty
             continue
-        if try_lock(lock):
+        if try_lock(lock) and os.path.exists(os.path.join(beside, LOCK)):
             return beside, lock
-        os.close(lock)  # and here it is removing it
+        os.close(lock)  # and here it is removing it, or has done so
 
 
 def _rename(beside: str, folder: str) -> None:

@@ -1,6 +1,7 @@
 """Finding a stored table: what opens it, what is damaged in it, and what puts it right.
 
-A version is one manifest, a small file that names the data files. Where the newest manifest is damaged (a machine that
+A version is one manifest, a small file that names the data files. A version that only indexes rows is no change of its
+own: it goes by the number of the change before it. Where the newest manifest is damaged (a machine that
 lost power), the newest whole version is opened, with a warning.
 """
 
@@ -102,6 +103,34 @@ def open_version(folder: str, version: int | str | None = None, session: Any = N
     return dataset, Layout.read(dataset.schema, folder)
 
 
+def open_change(folder: str, version: int | str) -> tuple[Any, Layout]:
+    """The version that a change made, by number or tag, with the indexes as they were kept up after it."""
+    dataset, layout = open_version(folder, version)
+    number = int(dataset.version)
+    while os.path.exists(manifest_of(folder, number + 1)) and is_upkeep(dataset, number + 1):
+        number += 1
+    return (dataset, layout) if number == dataset.version else open_version(folder, number)
+
+
+def change_number(dataset: Any, version: int | None = None) -> int:
+    """The number of the change that a version holds: its own, or that before upkeep of indexes alone."""
+    number = int(dataset.version) if version is None else version
+    while os.path.exists(manifest_of(dataset.uri, number - 1)) and is_upkeep(dataset, number):
+        number -= 1
+    return number
+
+
+def is_upkeep(dataset: Any, version: int) -> bool:
+    """Whether a version has the rows of the one before it, and other indexes."""
+    try:
+        transaction = dataset.read_transaction(version)
+    except BaseException as error:
+        if not is_fault(error):
+            raise
+        return False  # a damaged one, or a compaction, which pylance 14 cannot always hand out
+    return transaction is not None and type(transaction.operation).__name__ == "CreateIndex"
+
+
 def open_newest_whole(folder: str) -> tuple[Any, Layout]:
     """The newest version that can be opened; a warning names the damaged files that were passed over."""
     damaged = lost_manifests(folder)
@@ -118,8 +147,8 @@ def open_newest_whole(folder: str) -> tuple[Any, Layout]:
             damaged.append(path)
             continue
         warnings.warn(
-            f"the table {folder} was opened at version {version}, since a newer one is damaged or missing "
-            f"({', '.join(damaged)}): restore({version}) makes it the newest",
+            f"the table {folder} was opened at version {change_number(found[0])}, since a newer one is damaged or "
+            f"missing ({', '.join(damaged)}): restore({change_number(found[0])}) makes it the newest",
             stacklevel=4,
         )
         return found
@@ -228,9 +257,9 @@ def damages(folder: str, version: int | None = None) -> list[Damage]:
             continue
         wrong = list(_damages_of(folder, dataset))
         if own is None and asked in (None, number):
-            asked, own = number, wrong
+            asked, own = change_number(dataset), wrong
         if not wrong and whole is None:
-            whole = number
+            whole = change_number(dataset)
         if whole is not None and own is not None:
             break
     repair = f"restore({whole}) goes back to the newest whole version" if whole is not None else "take it from a backup"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,36 +18,41 @@ from .layout import Layout, fitted, stored_name, stored_type_of_other
 from .table import Table
 from .table_changes import column_of_sql
 from .table_index import create_indexes, tend_indexes
-from .table_opening import check_process, damaged_indexes, open_version, set_damaged_aside
-from .table_writing import commit, locked, sync, sync_version, told, with_retries
+from .table_opening import change_number, check_process, damaged_indexes, open_change, open_version, set_damaged_aside
+from .table_writing import MESSAGE, commit, locked, sync, sync_version, told, with_retries
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MESSAGE = "__lance_commit_message"
 ENCODED = '\\{}^%`"<>[]~#|*?'  # in the paths of Lance's object store, as are all characters that are not ASCII
-WORDS = {"CreateIndex": "index", "Rewrite": "compact", "Overwrite": "create", "Merge": "add_column"}
+INDEX = "index"
+FOR_EVER = timedelta(days=36_500)
+WORDS = {"CreateIndex": INDEX, "Rewrite": "compact", "Overwrite": "create", "Merge": "add_column"}
 
 
 def versions(table: Table) -> DataFrame:
-    """One row a version: its number (the index), when it was made, what the change was, its rows, its tags."""
+    """One row a change: its number (the index), when it was made, what it was, its rows, its tags.
+
+    Versions that only index rows go with the change before them, so that numbers are left out.
+    """
     import pandas
 
     dataset = table.dataset
+    found: list[dict[str, Any]] = []
     with told(table.folder, "read"):
         tags: dict[int, list[str]] = {}
         for tag, what in dataset.tags.list().items():
             tags.setdefault(int(what["version"]), []).append(tag)
-        found = [
-            {
-                "version": one["version"],
-                "time": pandas.Timestamp(one["timestamp"]),
-                "change": _change(dataset, one["version"]),
-                "rows": int(one["metadata"]["total_rows"]),
-                "tags": ", ".join(sorted(tags.get(one["version"], []))),
-            }
-            for one in dataset.versions()
-        ]
+        for one in dataset.versions():
+            own, change = tags.get(one["version"], []), _change(dataset, one["version"])
+            if change == INDEX and found and found[-1]["last"] == one["version"] - 1:
+                found[-1]["last"] += 1
+                found[-1]["tags"] += own
+                continue
+            row = {"version": one["version"], "time": pandas.Timestamp(one["timestamp"]), "change": change}
+            found.append({**row, "rows": int(one["metadata"]["total_rows"]), "tags": own, "last": one["version"]})
+    for row in found:
+        row["tags"] = ", ".join(sorted(row["tags"]))
     return pandas.DataFrame(found, columns=["version", "time", "change", "rows", "tags"]).set_index("version")
 
 
@@ -56,7 +61,11 @@ def _change(dataset: Any, version: int) -> str:
         transaction = dataset.read_transaction(version)
     except TypeError:  # pylance 14 cannot hand out a compaction that has also rewritten an index
         return "compact"
+<<<<<<< HEAD
     except Exception:  # nor a damaged or newer one
+=======
+    except Exception:  # nor every other transaction that it wrote
+>>>>>>> mend
         return ""
     if transaction is None:
         return ""
@@ -74,7 +83,7 @@ def restore(table: Table, version: int | str) -> Table:
     def once() -> Any:
         with locked(table.folder):
             moved = set_damaged_aside(table.folder)
-            dataset, _ = open_version(table.folder, version)
+            dataset, _ = open_change(table.folder, version)
             before = dataset.latest_version
             dataset.restore()
             newest, layout = open_version(table.folder)
@@ -95,9 +104,10 @@ def tag(table: Table, name: str) -> None:
     with told(table.folder, "tagged"), locked(table.folder):
         have = table.dataset.tags.list()
         if name in have:
-            raise InputError(f"the tag {name!r} is that of version {have[name]['version']}: choose another")
+            number = change_number(table.dataset, have[name]["version"])
+            raise InputError(f"the tag {name!r} is that of version {number}: choose another")
         with _nothing_beside(table.folder):
-            table.dataset.tags.create(name, table.version)
+            table.dataset.tags.create(name, table.dataset.version)
 
 
 @contextlib.contextmanager
@@ -124,19 +134,32 @@ def compact(table: Table, keep: timedelta | None = None) -> Table:
     """
 
     def work(newest: Table) -> Table:
-        dataset, before = newest.dataset, newest.version
+        dataset, before = newest.dataset, newest.dataset.version
         tend_indexes(dataset, newest.layout, all_rows=True)  # Lance joins rows that are indexed only with their like
         dataset.optimize.compact_files(num_threads=os.cpu_count())
         tend_indexes(dataset, newest.layout, all_rows=True)
-        if keep is not None:
-            dataset.cleanup_old_versions(older_than=keep, error_if_tagged_old_versions=False)
         for fragment in dataset.get_fragments():
             for file in fragment.metadata.files:
                 sync(os.path.join(newest.folder, "data", file.path))
         sync_version(dataset, before)
+        if keep is not None:
+            _remove_versions(dataset, keep)
         return newest.at(dataset)
 
     return table.changed(work)
+
+
+def _remove_versions(dataset: Any, keep: timedelta) -> None:
+    """Remove versions that are older and have no tag, but none of the newest change, whose number it keeps."""
+    oldest, kept = datetime.now() - keep, set(range(change_number(dataset), dataset.version + 1))
+    for what in dataset.tags.list().values():
+        kept |= set(range(change_number(dataset, what["version"]), what["version"] + 1))
+    old = [one["version"] for one in dataset.versions() if one["timestamp"] <= oldest]
+    old = [version for version in old if version not in kept]
+    if old:
+        dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
+    else:  # but files that no version names
+        dataset.cleanup_old_versions(older_than=FOR_EVER, error_if_tagged_old_versions=False)
 
 
 def add_column(table: Table, name: str, data: Any) -> Table:

@@ -26,6 +26,7 @@ from .table_opening import damages, manifest_of, manifests, open_version
 T = TypeVar("T")
 
 LOCK = "_lock"
+MESSAGE = "__lance_commit_message"
 LOCK_WAIT = 120.0  # seconds that a writer waits for another
 TRIES = 10
 MOST_RUNS = 100  # of whole numbers in a condition: Lance needs the square of their number
@@ -78,8 +79,11 @@ def try_lock(file: int) -> bool:
 
 
 @contextlib.contextmanager
-def told(folder: str, done: str, version: int | None = None) -> Iterator[None]:
-    """What the storage says when it fails, as one sentence with what to do. ``version``: the one that is read."""
+def told(folder: str, done: str, version: int | None = None, change: int | None = None) -> Iterator[None]:
+    """What the storage says when it fails, as one sentence with what to do.
+
+    ``version``: the one that is read, which goes by the number ``change``.
+    """
     try:
         yield
     except AttendbError:
@@ -90,10 +94,12 @@ def told(folder: str, done: str, version: int | None = None) -> Iterator[None]:
         ) from error
     except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split(", /")[0].split())
-        raise StorageError(f"the table {folder} cannot be {done}{_why(folder, done, version, reason)}") from error
+        raise StorageError(
+            f"the table {folder} cannot be {done}{_why(folder, done, version, change, reason)}"
+        ) from error
 
 
-def _why(folder: str, done: str, version: int | None, reason: str) -> str:
+def _why(folder: str, done: str, version: int | None, change: int | None, reason: str) -> str:
     if "No space left" in reason or "StorageFull" in reason:
         return ": no space is left on the disk" + ("" if done == "created" else "; it is as it was before")
     if "ermission denied" in reason or "Read-only file system" in reason:
@@ -101,7 +107,7 @@ def _why(folder: str, done: str, version: int | None, reason: str) -> str:
     if done != "created" and os.path.isdir(os.path.join(folder, "_versions")):
         if version is not None and not os.path.exists(manifest_of(folder, version)):
             return (
-                f": version {version} was removed when the table was compacted; refresh() goes on to the newest, and a "
+                f": version {change} was removed when the table was compacted; refresh() goes on to the newest, and a "
                 "table opened at a version must be opened again"
             )
         first = next(iter(damages(folder, version)), None)
@@ -162,7 +168,7 @@ def write_data(folder: str, layout: Layout, batches: Iterable[pa.RecordBatch]) -
                 sync(os.path.join(folder, "data", file.path))
         return fragments
     except BaseException as error:
-        discard(folder, whole)
+        discard(folder, files_of(whole))
         if failed and failed[0] is not error:
             raise failed[0] from None
         raise
@@ -187,34 +193,69 @@ def watched(batches: Iterable[pa.RecordBatch], failed: list[BaseException]) -> I
         raise
 
 
-def discard(folder: str, fragments: Iterable[Any], after: int | None = None) -> None:
-    """Remove the files of fragments that were not committed.
-
-    ``after``: the version before a commit that failed, in its last step perhaps, when others can see it already. Files
-    that a later version names stay, and all do where a later version cannot be read.
-    """
-    files = {file.path for fragment in fragments for file in fragment.files}
-    try:
-        for version, _ in manifests(folder):
-            if after is None or version <= after or not files:
-                break
-            named = open_version(folder, version)[0].get_fragments()
-            files -= {file.path for fragment in named for file in fragment.metadata.files}
-    except AttendbError:
-        return
+def discard(folder: str, files: Iterable[str]) -> None:
     for name in files:
         with contextlib.suppress(OSError):
             os.remove(os.path.join(folder, "data", name))
 
 
-def commit(dataset: Any, operation: Any, message: str) -> Any:
-    """Commit on the version that ``dataset`` is, and wait until the disk has it. Returns the new version."""
+def files_of(fragments: Iterable[Any]) -> set[str]:
+    return {file.path for fragment in fragments for file in fragment.files}
+
+
+class Written:
+    """Fragments that a change has written and no version names yet; as a context, they are removed where it fails.
+
+    They stay where a version may name them all the same: where the commit failed in its last step, when others can see
+    it already, or was cut short, since it may go on in a thread. What then stays without need goes with old versions.
+    """
+
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.fragments: list[Any] = []
+        self._before: int | None = None  # version that a commit was first tried on
+
+    def commit(self, dataset: Any, operation: Any, message: str, **properties: str) -> Any:
+        self._before = dataset.version if self._before is None else self._before
+        return commit(dataset, operation, message, **properties)
+
+    def __enter__(self) -> Written:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None and (self._before is None or isinstance(error, Exception)):
+            discard(self.folder, files_of(self.fragments) - self._named())
+
+    def _named(self) -> set[str]:
+        """The files that a later version names; all of them where such a version cannot be read."""
+        own = files_of(self.fragments)
+        found: set[str] = set()
+        try:
+            for version, _ in manifests(self.folder):
+                if self._before is None or version <= self._before:
+                    break
+                dataset = open_version(self.folder, version)[0]
+                found |= files_of(fragment.metadata for fragment in dataset.get_fragments())
+        except (AttendbError, OSError):
+            return own
+        return found
+
+
+def commit(dataset: Any, operation: Any, message: str, **properties: str) -> Any:
+    """Commit on the version that ``dataset`` is, and wait until the disk has it. Returns the new version.
+
+    ``properties`` are kept with the version. It stands as soon as Lance has returned: what fails then undoes nothing.
+    """
     import lance
 
-    done = lance.LanceDataset.commit(
-        dataset, operation, read_version=dataset.version, commit_message=message, max_retries=0
-    )
-    sync_version(done)
+    transaction = lance.Transaction(dataset.version, operation, transaction_properties={MESSAGE: message, **properties})
+    done = lance.LanceDataset.commit(dataset, transaction, max_retries=0)
+    try:
+        sync_version(done)
+    except StorageError as error:
+        raise StorageError(
+            f"{error}: the change was made (version {done.version}), but a loss of power now could undo it"
+        ) from error
     return done
 
 
@@ -225,15 +266,26 @@ def sync_version(dataset: Any, after: int | None = None) -> None:
     """
     folder = str(dataset.uri)
     if after is not None:
+<<<<<<< HEAD
         start = os.stat(manifest_of(folder, after)).st_mtime if os.path.exists(manifest_of(folder, after)) else 0.0
         for index in list(os.scandir(os.path.join(folder, "_indices"))):
             if index.stat().st_mtime >= start:
                 sync_tree(index.path)
+=======
+        made: set[str] = set()
+>>>>>>> mend
         for version in range(after + 1, dataset.version):
+            made |= _index_folders(dataset.checkout_version(version))
             sync(manifest_of(folder, version))
+        for name in made | _index_folders(dataset):
+            sync_tree(os.path.join(folder, "_indices", name))
     sync(manifest_of(folder, dataset.version))
     for name in ("_versions", "data", "_deletions", "_indices", "."):
         sync(os.path.join(folder, name))
+
+
+def _index_folders(dataset: Any) -> set[str]:
+    return {str(segment.uuid) for index in dataset.describe_indices() for segment in index.segments}
 
 
 def sync(path: str) -> None:
