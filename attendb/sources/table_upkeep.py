@@ -61,11 +61,7 @@ def _change(dataset: Any, version: int) -> str:
         transaction = dataset.read_transaction(version)
     except TypeError:  # pylance 14 cannot hand out a compaction that has also rewritten an index
         return "compact"
-<<<<<<< HEAD
-    except Exception:  # nor a damaged or newer one
-=======
     except Exception:  # nor every other transaction that it wrote
->>>>>>> mend
         return ""
     if transaction is None:
         return ""

@@ -266,14 +266,7 @@ def sync_version(dataset: Any, after: int | None = None) -> None:
     """
     folder = str(dataset.uri)
     if after is not None:
-<<<<<<< HEAD
-        start = os.stat(manifest_of(folder, after)).st_mtime if os.path.exists(manifest_of(folder, after)) else 0.0
-        for index in list(os.scandir(os.path.join(folder, "_indices"))):
-            if index.stat().st_mtime >= start:
-                sync_tree(index.path)
-=======
         made: set[str] = set()
->>>>>>> mend
         for version in range(after + 1, dataset.version):
             made |= _index_folders(dataset.checkout_version(version))
             sync(manifest_of(folder, version))
