@@ -101,7 +101,7 @@ def _rename(beside: str, folder: str) -> None:
 def _remove(place: str) -> None:
     """Remove a folder, its lock last, so that what a killed removal leaves is found again."""
     with contextlib.suppress(OSError):
-        for entry in os.scandir(place):
+        for entry in list(os.scandir(place)):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             elif entry.name != LOCK:
