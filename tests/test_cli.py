@@ -241,6 +241,12 @@ def test_explained_rows_of_a_table_are_named_by_its_id(plant):
     assert row["columns"] == frame.loc[row["id"]].to_dict()
 
 
+def test_a_batch_is_appended_once(plant):
+    rows = len(plant)
+    added = [told("append", "plant.adb", "february.csv", "--batch", "february")["added"] for _ in range(2)]
+    assert added[0] > 0 == added[1] and len(ad.Database.open("plant.adb")) == rows + added[0]
+
+
 def test_a_table_is_asked_at_a_version(plant):
     before = told("query", "plant.adb", *AT)["answers"]
     version = plant.version

@@ -65,6 +65,7 @@ def create(
     epilog=examples(
         "attendb append plant.adb february.csv",
         "attendb append plant.adb 'parts/*.parquet' --json",
+        "attendb append plant.adb february.csv --batch february",
     )
 )
 def append(
@@ -78,13 +79,16 @@ def append(
     ragged: o.Ragged = None,
     date_format: o.DateFormat = None,
     sql: o.Sql = None,
+    batch: o.Batch = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Add the rows of files to a table. Columns are matched by name; an id that exists is an error."""
     reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
     database = open_stored(table)
     with progress("reading") as advance, _where_offered(where):
-        added = len(database.append(open_files(files, reading, advance, where, stored_columns(database))))
+        before = len(database)
+        ids = database.append(open_files(files, reading, advance, where, stored_columns(database)), batch=batch)
+    added = len(ids) if batch is None else max(0, min(len(ids), len(database) - before))
     _tell(table, database, f"{added:,} rows added", {"added": added, "rows": len(database)}, as_json)
 
 

@@ -39,6 +39,9 @@ IdColumn: TypeAlias = Annotated[
 ]
 Where: TypeAlias = Annotated[Text, _option("Only rows that satisfy a condition in SQL: 'output > 450'.", "CONDITION")]
 AtVersion: TypeAlias = Annotated[Text, _option("A number or a tag: the table as it was then.", "VERSION")]
+Batch: TypeAlias = Annotated[
+    Text, _option("A name for these rows: made again under this name, the command adds nothing.", "NAME")
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object in place of words.")]
 Score: TypeAlias = Annotated[
     Texts,
