@@ -204,7 +204,9 @@ class Table(Source):
 
     @cached_property
     def _empty(self) -> Rows:
-        return self._taken(np.zeros(0, dtype=np.int64), ()).keys
+        keys = self.layout.keys
+        nothing = pa.table({stored_name(name): pa.array([], self.layout.types[name]) for name in keys})
+        return self.layout.rows_of(nothing, keys)
 
     def mask(self, text: str) -> np.ndarray:
         return _is_among(self.positions.numpy(), self.matching(text))
