@@ -917,7 +917,10 @@ def test_a_change_is_one_version_with_its_indexes(tmp_path):
     before = db.table.dataset.version
     assert db.restore(1) == before + 1 == db.table.dataset.version, "restoring makes no index again"
     db.append({"x": [50.0], "y": [50.0], "n": [50]})
-    last = db.compact(timedelta(0))
+    before = db.versions()
+    last = db.compact()
+    assert db.versions()["change"].tolist() == [*before["change"], "compact"] and db.versions().index[-1] == last
+    assert db.compact(timedelta(0)) == last
     assert db.versions().index.tolist() == [1, last] == [1, db.version]
     assert db.versions()["change"].tolist() == ["create", "compact"] and len(db) == 21
     assert ad.Database.open(tmp_path / "t.adb", version="whole").version == 1

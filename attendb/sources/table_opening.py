@@ -23,6 +23,7 @@ _process: int | None = None  # that uses Lance, whose threads do not survive a f
 
 
 HINT = "latest_version_hint.json"
+UPKEEP = ("CreateIndex", "BaseOperation")  # the latter is what pylance calls a reservation
 INDEX = "the index"
 INDEX_FILES = ("page_data.lance", "page_lookup.lance")  # of an index of kind BTREE
 
@@ -121,14 +122,14 @@ def change_number(dataset: Any, version: int | None = None) -> int:
 
 
 def is_upkeep(dataset: Any, version: int) -> bool:
-    """Whether a version has the rows of the one before it, and other indexes."""
+    """Whether a version has the rows of the one before it: it has other indexes, or reserved numbers of files."""
     try:
         transaction = dataset.read_transaction(version)
     except BaseException as error:
         if not is_fault(error):
             raise
         return False  # a damaged one, or a compaction, which pylance 14 cannot always hand out
-    return transaction is not None and type(transaction.operation).__name__ == "CreateIndex"
+    return transaction is not None and type(transaction.operation).__name__ in UPKEEP
 
 
 def open_newest_whole(folder: str) -> tuple[Any, Layout]:

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 ENCODED = '\\{}^%`"<>[]~#|*?'  # in the paths of Lance's object store, as are all characters that are not ASCII
 INDEX = "index"
 FOR_EVER = timedelta(days=36_500)
-WORDS = {"CreateIndex": INDEX, "Rewrite": "compact", "Overwrite": "create", "Merge": "add_column"}
+WORDS = {
+    "CreateIndex": INDEX,
+    "BaseOperation": INDEX,
+    "Rewrite": "compact",
+    "Overwrite": "create",
+    "Merge": "add_column",
+}
 
 
 def versions(table: Table) -> DataFrame:
