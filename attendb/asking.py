@@ -17,7 +17,7 @@ from .columns import Columns, Labels, Opaque
 from .errors import InputError, KindError, MissingValueError, NotFoundError
 from .question import Options, Question, read_question, resolve
 from .reading import as_labels, read_columns, read_pairwise, read_vector, stacked
-from .sources.base import Block, Data, Rows, Side, Source, kinds
+from .sources.base import ID, Block, Data, Rows, Side, Source, kinds
 from .sources.rows import is_named, some
 from .weightings.base import Weighting
 
@@ -54,7 +54,7 @@ class TableQuestion:
         where = None if self.filter is not None else read_pairwise(options.where, "where", boolean=True)
         exclude = options.exclude
         if exclude is not None:
-            exclude = ids_to_exclude(exclude, self.source.positions)
+            exclude = ids_to_exclude(exclude, self.source.positions, self.source.row_name)
         return replace(options, where=where, exclude=exclude)
 
     def of_all(self) -> Question:
@@ -228,14 +228,17 @@ def values_to_pool(columns: Rows, where: Any, positions: Tensor, codes: dict[Any
     return as_labels(_without_missing(name, cast(Opaque, column), where, positions), f"values column {name!r}", codes)
 
 
-def ids_to_exclude(exclude: Any, positions: Tensor) -> Tensor:
-    """Row ids, each of which exists (−1 = none)."""
+def ids_to_exclude(exclude: Any, positions: Tensor, what: str) -> Tensor:
+    """Positions of rows, each of which exists (−1 = none); ``what``: what they are called in messages."""
     x = read_vector(exclude, "exclude")
     if x.is_floating_point() or x.dtype == torch.bool:
         raise KindError(f"exclude has dtype {x.dtype}: give the id of one row for each query, −1 for none")
     absent = ~torch.isin(x.cpu(), positions) & (x.cpu() != -1)
     if bool(absent.any()):
-        raise NotFoundError(f"exclude names the id {some(x.cpu()[absent].tolist())}, which no row has (−1 = none)")
+        fix = "" if what == ID else ": translate ids by positions(ids)"
+        raise NotFoundError(
+            f"exclude names the {what} {some(x.cpu()[absent].tolist())}, which no row has (−1 = none){fix}"
+        )
     return x
 
 

@@ -113,6 +113,25 @@ class StoredDatabase(Database):
     def _frame_of(self, source: Source, positions: np.ndarray, columns: Sequence[str] | None = None) -> DataFrame:
         return frame_of(cast(Table, source), positions, columns)
 
+    @property
+    def ids(self) -> np.ndarray:
+        """The ids (m,) of the rows, in the order of their positions: what the id column holds, else the positions."""
+        source = self._source
+        positions = source.positions.numpy().copy()
+        own = source.layout.id
+        return positions if own is None else frame_of(source, positions, [own])[own].to_numpy().copy()
+
+    def positions(self, ids: Any) -> np.ndarray:
+        """The positions (r,) of the rows with these ids, for ``exclude=`` and `rows`.
+
+        Raises NotFoundError for an id that no row has.
+        """
+        source = self._source
+        if source.layout.id is None:
+            return np.asarray(self.get(ids).index)
+        wanted = source.read_ids(ids if not isinstance(ids, (str, int)) else [ids])
+        return source.positions_of_ids(wanted)
+
     def get(self, ids: Any) -> DataFrame:
         """The rows with these ids, in this order: all columns, the index holds the positions.
 
@@ -139,7 +158,11 @@ class StoredDatabase(Database):
         plan: str | None = None,
         top: int = 0,
     ) -> Answer:
-        """Ask the table by attention, as `Database.attend` does; ``score`` may be the name of a saved score."""
+        """Ask the table by attention, as `Database.attend` does; ``score`` may be the name of a saved score.
+
+        ``exclude`` (n,) and ``top.positions`` are positions, also where the table has an id column: `positions`
+        translates its ids. ``id`` in a condition is the id column where there is one.
+        """
         return super().attend(
             queries,
             values=values,

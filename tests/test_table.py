@@ -946,3 +946,20 @@ def test_many_scattered_rows_are_deleted(tmp_path):
     assert db.delete("id % 10 < 9") == 18_000
     assert db.delete("id % 20 = 19") == 1000
     assert np.array_equal(db._source.positions.numpy(), numbers[9::20]) and db.lookup(29) == 58.0
+
+
+def test_ids_and_positions_are_told_apart(tmp_path):
+    table = {"k": [1.0, 2.0, 3.0], "y": [10.0, 20.0, 30.0], "code": [100, 200, 0]}
+    (tmp_path / "plain").mkdir()
+    db = made(tmp_path, table, keys="k", values="y", id="code")
+    assert db.ids.tolist() == [100, 200, 0] and db.positions([0, 100]).tolist() == [2, 0]
+    assert db.get([200]).index.name == "position" and db.get([200])["code"].tolist() == [200]
+    near = {"score": ad.Gaussian(0.1), "weighting": ad.Nearest()}
+    assert db.attend([1.0], exclude=db.positions([100]), **near).value.tolist() == [[20.0]]
+    with pytest.raises(ad.NotFoundError, match=r"the position 200, which no row has .*positions\(ids\)"):
+        db.attend([2.0], exclude=[200], **near)
+    with pytest.raises(ad.NotFoundError, match=r"no row has the position 200: ids of column 'code'"):
+        db.rows([200])
+    plain = made(tmp_path / "plain", table, keys="k", values="y")
+    assert plain.ids.tolist() == [0, 1, 2] == plain.positions([0, 1, 2]).tolist()
+    assert plain.rows([1]).index.name == "id"

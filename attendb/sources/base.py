@@ -121,6 +121,11 @@ class Source(ABC):
     streamed: ClassVar[bool] = False
 
     @property
+    def row_name(self) -> str:
+        """What a position is called: "id", or "position" where the rows have ids of their own beside it."""
+        return ID
+
+    @property
     @abstractmethod
     def schema(self) -> Schema:
         """The columns."""

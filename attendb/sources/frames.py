@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import InputError
-from .base import ID
 from .layout import stored_name
 from .table import Table
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 def frame_of(table: Table, positions: np.ndarray, columns: Sequence[str] | None) -> DataFrame:
     """The rows at these positions, in this order, as the index; a column x of some width is x_0, x_1, …
+
+    The index is called "id" where positions are the ids, else "position".
 
     Columns (None: all): the id, the keys, the values, then the others. Raises NotFoundError for a position that no row
     has, InputError for a name that no column has.
@@ -34,7 +35,7 @@ def frame_of(table: Table, positions: np.ndarray, columns: Sequence[str] | None)
     cells: dict[str, Any] = {}
     for name in names:
         cells.update(_cells(name, found.column(stored_name(name)).combine_chunks(), layout.types[name]))
-    return pandas.DataFrame(cells, index=pandas.Index(positions, name=ID))
+    return pandas.DataFrame(cells, index=pandas.Index(positions, name=table.row_name))
 
 
 def _cells(name: str, array: Any, kind: pa.DataType) -> dict[str, Any]:

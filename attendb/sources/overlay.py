@@ -36,6 +36,10 @@ class Overlay(Source):
     def positions(self) -> Tensor:
         return self.base.positions
 
+    @property
+    def row_name(self) -> str:
+        return self.base.row_name
+
     def __len__(self) -> int:
         return len(self.base)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..columns import Opaque
 from ..errors import InputError, NotFoundError
 from .arrow import as_table, pc
-from .base import Block, Change, Data, Matches, Rows, Schema, Source
+from .base import ID, Block, Change, Data, Matches, Rows, Schema, Source
 from .exact import Codes, fit_numbers
 from .key_hash import key_hashes
 from .layout import HASH, Layout, fitted, stored_name
@@ -76,6 +76,10 @@ class Table(Source):
     @property
     def schema(self) -> Schema:
         return self.layout.schema
+
+    @property
+    def row_name(self) -> str:
+        return ID if self.layout.id is None else "position"
 
     def __len__(self) -> int:
         return sum(fragment.live for fragment in self.fragments)
@@ -148,7 +152,8 @@ class Table(Source):
         if not inside or found.num_rows != len(positions):
             have = found["_rowid"].to_numpy()
             lost = positions[~np.isin(positions, have) | (positions < 0)]
-            raise NotFoundError(f"no row has the id {some(lost)}")
+            fix = "" if self.layout.id is None else f": ids of column {self.layout.id!r} are no positions, see get(ids)"
+            raise NotFoundError(f"no row has the {self.row_name} {some(lost)}{fix}")
         return found
 
     def find(self, keys: Rows) -> Matches:
