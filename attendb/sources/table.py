@@ -134,6 +134,8 @@ class Table(Source):
 
     def _taken(self, ids: np.ndarray, values: Sequence[str]) -> Block:
         keys = self.layout.keys
+        if not len(ids):
+            return Block(torch.zeros(0, dtype=torch.int64), self._empty(keys), self._empty(values))
         table = self.stored_rows(ids, [*keys, *values])
         return Block(
             torch.from_numpy(np.ascontiguousarray(ids)),
@@ -208,10 +210,10 @@ class Table(Source):
         return found if len(once) == found.num_rows else found.take(pa.array(once))
 
     @cached_property
-    def _empty(self) -> Rows:
-        keys = self.layout.keys
-        nothing = pa.table({stored_name(name): pa.array([], self.layout.types[name]) for name in keys})
-        return self.layout.rows_of(nothing, keys)
+    def _empty(self, names: Sequence[str]) -> Rows:
+        """No rows, in the columns' kinds."""
+        nothing = pa.table({stored_name(name): pa.array([], self.layout.types[name]) for name in names})
+        return self.layout.rows_of(nothing, names)
 
     def mask(self, text: str) -> np.ndarray:
         return _is_among(self.positions.numpy(), self.matching(text))
