@@ -184,7 +184,7 @@ class Table(Source):
         fits = np.ones(count(next(iter(keys.values()))), dtype=bool)
         own: Rows = {}
         for name in self.layout.keys:
-            data, like = keys[name], self._empty[name]
+            data, like = keys[name], self._no_keys[name]
             if isinstance(data, Tensor) and isinstance(like, Tensor):
                 data, same = fit_numbers(data.detach().cpu(), like.dtype)
                 fits &= (same & ~data.isnan()).all(1).numpy()
@@ -210,6 +210,9 @@ class Table(Source):
         return found if len(once) == found.num_rows else found.take(pa.array(once))
 
     @cached_property
+    def _no_keys(self) -> Rows:
+        return self._empty(self.layout.keys)
+
     def _empty(self, names: Sequence[str]) -> Rows:
         """No rows, in the columns' kinds."""
         nothing = pa.table({stored_name(name): pa.array([], self.layout.types[name]) for name in names})
