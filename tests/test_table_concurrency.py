@@ -264,7 +264,8 @@ else:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL here")
-@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_table_faults.py has a short run of kills
+@pytest.mark.parametrize("rounds", [100])
 def test_a_killed_writer_leaves_a_whole_version(tmp_path, rounds):
     made(tmp_path)
     path, delays = tmp_path / "t.adb", np.random.default_rng(0).uniform(0.0, 1.0, rounds)
@@ -288,7 +289,8 @@ def test_a_killed_writer_leaves_a_whole_version(tmp_path, rounds):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL here")
-@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [50])
 def test_a_killed_create_leaves_a_whole_table_or_none(tmp_path, rounds):
     whole = 0
     for i, delay in enumerate(np.random.default_rng(1).uniform(0.0, 0.6, rounds)):
