@@ -171,6 +171,22 @@ def test_values_that_are_missing_are_left_out_by_the_condition_that_the_error_of
     assert done("query", "gaps.adb", "--at", "x=3.9", "--where", condition, "--weights", "nearest").stdout == "5\n"
 
 
+def test_words_that_stand_for_missing_values_are_named_as_the_messages_say():
+    Path("odd.csv").write_text("x,y,name\n1,2,Li\n2,unknown,NA\n3,-9999,Hu\n")
+    words = ("odd.csv", "--key", "x", "--value", "y")
+    refused(
+        invoke("query", *words, "--at", "x=1", "--type", "y=float64"), "'unknown' (line 3)", "name it with --missing"
+    )
+    told_more = invoke("query", *words, "--at", "name=Li", "--key", "name")
+    assert "name the word with --missing if it stands for a missing value" in told_more.stderr
+    gaps = ("--missing", "unknown", "--missing", "-9999")
+    assert done("query", *words, "--at", "x=1", *gaps, "--where", "y IS NOT NULL").stdout == "2\n"
+    done("create", *words, "--out", "odd.adb", *gaps)
+    done("append", "odd.adb", "odd.csv", *gaps)
+    values = ad.Database.open("odd.adb").to_pandas()["y"]
+    assert values.dropna().tolist() == [2, 2] and len(values) == 6
+
+
 def test_create_from_a_database_by_sql():
     import sqlite3
     from contextlib import closing

@@ -38,6 +38,7 @@ def create(
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    missing: o.Missing = None,
     ragged: o.Ragged = None,
     date_format: o.DateFormat = None,
     sql: o.Sql = None,
@@ -49,7 +50,7 @@ def create(
     """
     from ..database import Database
 
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), tuple(missing or ()), ragged, date_format, sql)
     with progress("reading") as advance, _where_offered(where):
         table = open_files(files, reading, advance, where)
         keys, values, name = _roles(table.schema, key, value, id_column, " ".join(files))
@@ -76,6 +77,7 @@ def append(
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    missing: o.Missing = None,
     ragged: o.Ragged = None,
     date_format: o.DateFormat = None,
     sql: o.Sql = None,
@@ -83,7 +85,7 @@ def append(
     as_json: o.AsJson = False,
 ) -> None:
     """Add the rows of files to a table. Columns are matched by name; an id that exists is an error."""
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), tuple(missing or ()), ragged, date_format, sql)
     database = open_stored(table)
     with progress("reading") as advance, _where_offered(where):
         before = len(database)
@@ -105,6 +107,7 @@ def upsert(
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    missing: o.Missing = None,
     ragged: o.Ragged = None,
     date_format: o.DateFormat = None,
     sql: o.Sql = None,
@@ -114,7 +117,7 @@ def upsert(
 
     A row replaces the one with the same id, or, where the table has no id column, the one with the equal key.
     """
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), tuple(missing or ()), ragged, date_format, sql)
     database = open_stored(table)
     with progress("reading") as advance, _where_offered(where):
         before = len(database)

@@ -31,6 +31,7 @@ class Reading:
     decimal: str | None = None
     encoding: str | None = None
     types: tuple[str, ...] = ()  # NAME=TYPE
+    missing: tuple[str, ...] = ()  # words; none: the usual ones
     ragged: str | None = None
     date_format: str | None = None
     sql: str | None = None  # over a database whose URI stands in the place of the file
@@ -48,6 +49,7 @@ class Reading:
             encoding=self.encoding,
             types=dict(self._types()),
             text=list(text),
+            missing=self.missing or None,
             ragged=self.ragged or "error",
             date_format=self.date_format,
             query=self.sql,
