@@ -251,6 +251,16 @@ def test_a_stored_table_answers_as_its_file_does(plant):
         assert stored.get("bandwidth") == pytest.approx(from_file.get("bandwidth"), rel=1e-9)
 
 
+def test_a_condition_that_no_row_satisfies_is_an_error_for_a_table_as_for_its_file(plant):
+    condition = ("--where", "output > 9999")
+    message = f"satisfies 'output > 9999': {ROWS} rows were looked at"
+    refused(invoke("query", "plant.adb", *AT, *condition), f"no row of plant.adb {message}")
+    assert "Scott" not in invoke("query", "plant.adb", *AT, *condition).stderr
+    refused(invoke("query", "january.csv", "--value", "output", *AT, *condition), f"no row of january.csv {message}")
+    plant.delete("hour >= 0")
+    refused(invoke("query", "plant.adb", *AT), "plant.adb has no rows")
+
+
 def test_explained_rows_of_a_table_are_named_by_its_id(plant):
     row = told("query", "plant.adb", *AT, "--explain", 1)["answers"][0]["rows"][0]
     frame = pandas.read_csv("january.csv").set_index("hour")
