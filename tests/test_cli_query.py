@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import attendb as ad
 from attendb.cli import app
 from attendb.cli.printing import aligned, cell, closest_first, printable, progress, to_json
 
