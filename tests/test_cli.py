@@ -331,6 +331,37 @@ def test_what_is_text_in_the_table_is_text_in_the_files_added():
     assert ad.Database.open("codes.adb").lookup("94107") == 2
 
 
+def test_a_bad_cell_in_rows_that_are_added_is_named_by_its_line():
+    Path("stones.csv").write_text(
+        "carat,price,seen,cut,hard\n0.5,100,2026-01-02,Good,true\n0.7,140,2026-01-03,Ideal,false\n"
+    )
+    done("create", "stones.csv", "--out", "stones.adb", "--key", "carat", "--value", "price")
+    for command in ("append", "upsert"):
+        Path("more.csv").write_text("carat,price,seen,cut,hard\n0.9,1,2026-01-04,7,true\nbig,2,2026-01-04,8,true\n")
+        sentence = (
+            "more.csv: column 'carat' has 'big' (line 3), which is no float64: mend the cell or name it with --missing"
+        )
+        refused(invoke(command, "stones.adb", "more.csv"), sentence)
+        Path("more.csv").write_text("carat,price,seen,cut,hard\n0.9,1,2026-01-04,7,true\n0.8,2,soon,8,maybe\n")
+        refused(invoke(command, "stones.adb", "more.csv"), "more.csv: column 'seen' has 'soon' (line 3)")
+        Path("more.csv").write_text("carat,price,seen,cut,hard\n,1,2026-01-04,Fair,true\n")
+        refused(invoke(command, "stones.adb", "more.csv"), "the key column 'carat' has no number in 1 rows")
+    Path("more.csv").write_text("carat,price,seen,cut,hard\n1,,,,\n")
+    assert done("append", "stones.adb", "more.csv").stderr == ""
+    added = ad.Database.open("stones.adb").to_pandas().iloc[-1]
+    assert added["carat"] == 1 and added[["price", "seen", "cut", "hard"]].isna().all()
+
+
+def test_columns_that_added_rows_lack_are_said(plant):
+    Path("short.csv").write_text("hour,temperature,vacuum,output\n900,1,2,3\n")
+    for command in ("append", "upsert"):
+        result = done(command, "plant.adb", "short.csv")
+        assert "short.csv lacks pressure, humidity, site, which are null in these rows" in result.stderr
+        plant.refresh()
+    assert plant.get(900)["site"].isna().all()
+    assert done("append", "plant.adb", "february.csv").stderr == ""
+
+
 def test_upsert_counts_what_it_replaced_and_added(plant):
     found = told("upsert", "plant.adb", "corrected.csv")
     assert (found["replaced"], found["added"], found["rows"]) == (1, 1, ROWS + 1)
