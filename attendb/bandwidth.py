@@ -28,6 +28,21 @@ def scott_bandwidth(database: Database, *, where: str | None = None) -> dict[str
 
     Source: Scott 1992, equation 6.42; the merging of two parts: Chan, Golub and LeVeque 1979.
     """
+    m, deviations = spread(database, where=where)
+    d = sum(deviation.numel() for deviation in deviations.values())
+    return {name: scott(deviation, m, d) for name, deviation in deviations.items()}
+
+
+def scott(deviation: Tensor, m: int, d: int) -> Tensor:
+    """A bandwidth for numbers of this standard deviation, 1 where it is 0, for m rows of d numbers."""
+    return torch.where(deviation > 0, deviation * max(m, 1) ** (-1 / (d + 4)), torch.ones_like(deviation))
+
+
+def spread(database: Database, *, where: str | None = None) -> tuple[int, dict[str, Tensor]]:
+    """How many rows there are, and the standard deviation (width,) of the numbers of each key column.
+
+    It is 0 where no row differs from another by more than rounding, and of one row.
+    """
     source = database._source
     names = [column.name for column in source.schema.keys.columns if column.kind != "text"]
     m, mean, squares = 0, dict.fromkeys(names, torch.zeros(1)), dict.fromkeys(names, torch.zeros(1))
@@ -44,13 +59,12 @@ def scott_bandwidth(database: Database, *, where: str | None = None) -> dict[str
             squares[name] = squares[name] + (x - centre).square().sum(0) + apart.square() * (m * r / (m + r))
             mean[name] = mean[name] + apart * (r / (m + r))
         m += r
-    d = sum(squares[name].numel() for name in names)
-    return {name: _bandwidth(squares[name], mean[name], m, d) for name in names}
+    return m, {name: _deviation(squares[name], mean[name], m) for name in names}
 
 
-def _bandwidth(squares: Tensor, mean: Tensor, m: int, d: int) -> Tensor:
+def _deviation(squares: Tensor, mean: Tensor, m: int) -> Tensor:
     if m < 2:
-        return torch.ones_like(mean, dtype=torch.float64)
+        return torch.zeros_like(mean, dtype=torch.float64)
     deviation = (squares / (m - 1)).sqrt()
     flat = ~(deviation > 4 * torch.finfo(torch.float64).eps * mean.abs()) | ~deviation.isfinite()
-    return torch.where(flat, torch.ones_like(deviation), deviation * m ** (-1 / (d + 4)))
+    return torch.where(flat, torch.zeros_like(deviation), deviation)

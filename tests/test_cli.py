@@ -171,6 +171,22 @@ def test_values_that_are_missing_are_left_out_by_the_condition_that_the_error_of
     assert done("query", "gaps.adb", "--at", "x=3.9", "--where", condition, "--weights", "nearest").stdout == "5\n"
 
 
+def test_words_that_stand_for_missing_values_are_named_as_the_messages_say():
+    Path("odd.csv").write_text("x,y,name\n1,2,Li\n2,unknown,NA\n3,-9999,Hu\n")
+    words = ("odd.csv", "--key", "x", "--value", "y")
+    refused(
+        invoke("query", *words, "--at", "x=1", "--type", "y=float64"), "'unknown' (line 3)", "name it with --missing"
+    )
+    told_more = invoke("query", *words, "--at", "name=Li", "--key", "name")
+    assert "name the word with --missing if it stands for a missing value" in told_more.stderr
+    gaps = ("--missing", "unknown", "--missing", "-9999")
+    assert done("query", *words, "--at", "x=1", *gaps, "--where", "y IS NOT NULL").stdout == "2\n"
+    done("create", *words, "--out", "odd.adb", *gaps)
+    done("append", "odd.adb", "odd.csv", *gaps)
+    values = ad.Database.open("odd.adb").to_pandas()["y"]
+    assert values.dropna().tolist() == [2, 2] and len(values) == 6
+
+
 def test_create_from_a_database_by_sql():
     import sqlite3
     from contextlib import closing
@@ -233,6 +249,16 @@ def test_a_stored_table_answers_as_its_file_does(plant):
         for one, other in zip(stored["answers"], from_file["answers"], strict=True):
             assert one["answer"]["output"] == pytest.approx(other["answer"]["output"], rel=1e-12)
         assert stored.get("bandwidth") == pytest.approx(from_file.get("bandwidth"), rel=1e-9)
+
+
+def test_a_condition_that_no_row_satisfies_is_an_error_for_a_table_as_for_its_file(plant):
+    condition = ("--where", "output > 9999")
+    message = f"satisfies 'output > 9999': {ROWS} rows were looked at"
+    refused(invoke("query", "plant.adb", *AT, *condition), f"no row of plant.adb {message}")
+    assert "Scott" not in invoke("query", "plant.adb", *AT, *condition).stderr
+    refused(invoke("query", "january.csv", "--value", "output", *AT, *condition), f"no row of january.csv {message}")
+    plant.delete("hour >= 0")
+    refused(invoke("query", "plant.adb", *AT), "plant.adb has no rows")
 
 
 def test_explained_rows_of_a_table_are_named_by_its_id(plant):
@@ -303,6 +329,37 @@ def test_what_is_text_in_the_table_is_text_in_the_files_added():
     done("append", "codes.adb", "more.csv")
     assert told("upsert", "codes.adb", "more.csv")["replaced"] == 1
     assert ad.Database.open("codes.adb").lookup("94107") == 2
+
+
+def test_a_bad_cell_in_rows_that_are_added_is_named_by_its_line():
+    Path("stones.csv").write_text(
+        "carat,price,seen,cut,hard\n0.5,100,2026-01-02,Good,true\n0.7,140,2026-01-03,Ideal,false\n"
+    )
+    done("create", "stones.csv", "--out", "stones.adb", "--key", "carat", "--value", "price")
+    for command in ("append", "upsert"):
+        Path("more.csv").write_text("carat,price,seen,cut,hard\n0.9,1,2026-01-04,7,true\nbig,2,2026-01-04,8,true\n")
+        sentence = (
+            "more.csv: column 'carat' has 'big' (line 3), which is no float64: mend the cell or name it with --missing"
+        )
+        refused(invoke(command, "stones.adb", "more.csv"), sentence)
+        Path("more.csv").write_text("carat,price,seen,cut,hard\n0.9,1,2026-01-04,7,true\n0.8,2,soon,8,maybe\n")
+        refused(invoke(command, "stones.adb", "more.csv"), "more.csv: column 'seen' has 'soon' (line 3)")
+        Path("more.csv").write_text("carat,price,seen,cut,hard\n,1,2026-01-04,Fair,true\n")
+        refused(invoke(command, "stones.adb", "more.csv"), "the key column 'carat' has no number in 1 rows")
+    Path("more.csv").write_text("carat,price,seen,cut,hard\n1,,,,\n")
+    assert done("append", "stones.adb", "more.csv").stderr == ""
+    added = ad.Database.open("stones.adb").to_pandas().iloc[-1]
+    assert added["carat"] == 1 and added[["price", "seen", "cut", "hard"]].isna().all()
+
+
+def test_columns_that_added_rows_lack_are_said(plant):
+    Path("short.csv").write_text("hour,temperature,vacuum,output\n900,1,2,3\n")
+    for command in ("append", "upsert"):
+        result = done(command, "plant.adb", "short.csv")
+        assert "short.csv lacks pressure, humidity, site, which are null in these rows" in result.stderr
+        plant.refresh()
+    assert plant.get(900)["site"].isna().all()
+    assert done("append", "plant.adb", "february.csv").stderr == ""
 
 
 def test_upsert_counts_what_it_replaced_and_added(plant):

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import attendb as ad
 from attendb.cli import app
 from attendb.cli.printing import aligned, cell, closest_first, printable, progress, to_json
 
@@ -223,6 +224,35 @@ def test_mixed_columns_take_a_score_each():
                 "--score", "name=ngram", "--bandwidth", "5")  # fmt: skip
     assert found["score"] == {"name": "ngram", "age": "gaussian"}
     assert found["answers"][0]["answer"] == {"city": "Kiel"}
+
+
+def test_categories_beside_numbers_are_compared_for_equality_and_weigh_much():
+    rng = np.random.default_rng(0)
+    stones = pandas.DataFrame({"carat": rng.uniform(0, 2, 300), "cut": rng.choice(["Ideal", "Good", "Fair"], 300)})
+    stones["price"] = 1000 * stones.carat * stones.cut.map({"Ideal": 2.0, "Good": 1.3, "Fair": 1.0})
+    stones[:250].to_csv("stones.csv", index=False)
+    stones[250:].to_csv("asked.csv", index=False)
+    words = ("--value", "price", "--key", "carat", "--key", "cut", "--at", "asked.csv")
+    found = ask("stones.csv", *words)
+    assert (found["score"], found["weights"]) == ({"carat": "gaussian", "cut": "equal"}, "softmax:0.2")
+    result = invoke("query", "stones.csv", *words)
+    assert "assumed: score = carat=gaussian, cut=equal (at most 50 different texts in cut" in result.stderr
+    assert "assumed: weights = softmax:0.2" in result.stderr
+
+    def error(*options: str) -> float:
+        answers = [answer["answer"]["price"] for answer in ask("stones.csv", *words, *options)["answers"]]
+        return float(((np.array(answers) - stones.price[250:]) ** 2).mean() ** 0.5)
+
+    assert error() < error("--weights", "softmax") / 4
+    h = stones.carat[:250].std() * 250 ** (-1 / 5)
+    db = ad.Database(stones[["carat", "cut"]][:250], stones[["price"]][:250])
+    score = ad.PerColumn({"carat": ad.Gaussian(h), "cut": ad.Equal()})
+    expected = db.attend(stones[["carat", "cut"]][250:], score=score, weighting=ad.Softmax(0.2)).value[:, 0]
+    assert [one["answer"]["price"] for one in found["answers"]] == pytest.approx(expected.tolist(), rel=1e-9)
+    kept = ask("stones.csv", *words, "--score", "cut=edit")
+    assert kept["score"]["cut"] == "edit" and kept["weights"] == "softmax:0.2"
+    stones.assign(cut=[f"stone {i}" for i in range(300)])[:250].to_csv("names.csv", index=False)
+    assert ask("names.csv", *words)["score"]["cut"] == "edit"
 
 
 def test_numbers_and_text_are_answered_side_by_side():
@@ -481,6 +511,10 @@ def test_a_column_without_spread_tells_no_row_from_another(plant):
     h = plant[["temperature", "vacuum"]].std().to_numpy() * len(plant) ** (-1 / 7)
     assert found["answers"][0]["answer"]["output"] == pytest.approx(expected(plant, QUERIES, h)[0][0], rel=1e-9)
     assert found["bandwidth"]["planet"] == 1
+    assert "Scott" in found["bandwidth_rule"]
+    result = invoke("query", "planet.csv", "--value", "output", "--at", "planet=3")
+    assert "assumed: bandwidth = planet 1 (the same in all rows" in result.stderr and "Scott" not in result.stderr
+    assert "standard deviation is 0" in ask("planet.csv", "--value", "output", "--at", "planet=3")["bandwidth_rule"]
 
 
 # --- strangers -----------------------------------------------------------------------------------------------------

@@ -562,6 +562,21 @@ def test_parquet_folders_and_patterns(tmp_path):
         open_table(tmp_path / "empty")
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64(), 2), pa.bool_(), pa.date32(), pa.list_(pa.int64())], ids=str)
+def test_a_column_of_any_type_may_be_absent_from_some_parquet_files(tmp_path, kind):
+    cells = {"bool": True, "date32[day]": dt.date(2026, 1, 2)}.get(str(kind), [1, 2])
+    pq.write_table(pa.table({"a": [1.0], "e": pa.array([cells], kind)}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": [2.0, 3.0]}), tmp_path / "2.parquet")
+    assert rows_of(open_table(tmp_path)) == {"a": [1, 2, 3], "e": [cells, None, None]}
+
+
+def test_parquet_types_that_no_cast_joins_are_one_sentence(tmp_path):
+    pq.write_table(pa.table({"e": pa.array([[1.0, 2.0]], pa.list_(pa.float64(), 2))}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"e": ["a"]}), tmp_path / "2.parquet")
+    with pytest.raises(InputError, match="do not agree"):
+        open_table(tmp_path)
+
+
 def test_parquet_files_that_differ(tmp_path):
     pq.write_table(pa.table({"x": [1], "y": ["a"]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": [1.5]}), tmp_path / "b.parquet")

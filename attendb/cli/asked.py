@@ -99,6 +99,10 @@ class _Stored:
         return self._database.score(name)
 
     def database(self, keys: Sequence[str], values: Sequence[str], where: str | None) -> tuple[Database, str | None]:
+        if not len(self._database):
+            raise InputError(_no_rows(self.name))
+        if where is not None and not len(self._database._source.matching(where)):
+            raise InputError(_none_satisfies(self.name, where, len(self._database)))
         return self._database, where
 
     def rows(self, positions: np.ndarray) -> list[dict[str, Any]]:
@@ -138,9 +142,9 @@ class _File:
             kept = filter_rows(self._table, where, self.name)
             table, ids = table.filter(kept), ids[kept]
             if not len(table):
-                raise InputError(f"no row of {self.name} satisfies {where!r}: {len(self._table):,} rows were looked at")
+                raise InputError(_none_satisfies(self.name, where, len(self._table)))
         if not len(table):
-            raise InputError(f"{self.name} has no rows, only the names of columns: nothing can answer")
+            raise InputError(_no_rows(self.name))
         _refuse_missing(self.name, table, [*keys, *values], where)
         sides = (
             {name: as_data(table[name], f"{role} column {name!r}") for name in names}
@@ -157,6 +161,14 @@ class _File:
 
     def example(self) -> dict[str, Any]:
         return next(iter(self._table.slice(0, 1).to_pylist()), {})
+
+
+def _no_rows(name: str) -> str:
+    return f"{name} has no rows, only the names of columns: nothing can answer"
+
+
+def _none_satisfies(name: str, where: str, rows: int) -> str:
+    return f"no row of {name} satisfies {where!r}: {rows:,} rows were looked at"
 
 
 def _ids(table: pyarrow.Table) -> np.ndarray:

@@ -38,6 +38,7 @@ def create(
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    missing: o.Missing = None,
     ragged: o.Ragged = None,
     date_format: o.DateFormat = None,
     sql: o.Sql = None,
@@ -49,7 +50,7 @@ def create(
     """
     from ..database import Database
 
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), tuple(missing or ()), ragged, date_format, sql)
     with progress("reading") as advance, _where_offered(where):
         table = open_files(files, reading, advance, where)
         keys, values, name = _roles(table.schema, key, value, id_column, " ".join(files))
@@ -76,6 +77,7 @@ def append(
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    missing: o.Missing = None,
     ragged: o.Ragged = None,
     date_format: o.DateFormat = None,
     sql: o.Sql = None,
@@ -83,11 +85,11 @@ def append(
     as_json: o.AsJson = False,
 ) -> None:
     """Add the rows of files to a table. Columns are matched by name; an id that exists is an error."""
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), tuple(missing or ()), ragged, date_format, sql)
     database = open_stored(table)
     with progress("reading") as advance, _where_offered(where):
         before = len(database)
-        ids = database.append(open_files(files, reading, advance, where, stored_columns(database)), batch=batch)
+        ids = database.append(_rows_for(database, files, reading, advance, where), batch=batch)
     added = len(ids) if batch is None else max(0, min(len(ids), len(database) - before))
     _tell(table, database, f"{added:,} rows added", {"added": added, "rows": len(database)}, as_json)
 
@@ -105,6 +107,7 @@ def upsert(
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    missing: o.Missing = None,
     ragged: o.Ragged = None,
     date_format: o.DateFormat = None,
     sql: o.Sql = None,
@@ -114,11 +117,11 @@ def upsert(
 
     A row replaces the one with the same id, or, where the table has no id column, the one with the equal key.
     """
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), tuple(missing or ()), ragged, date_format, sql)
     database = open_stored(table)
     with progress("reading") as advance, _where_offered(where):
         before = len(database)
-        written = len(database.upsert(open_files(files, reading, advance, where, stored_columns(database))))
+        written = len(database.upsert(_rows_for(database, files, reading, advance, where)))
     added = len(database) - before
     words = f"{written - added:,} rows replaced, {added:,} added"
     found = {"replaced": written - added, "added": added, "rows": len(database)}
@@ -159,6 +162,19 @@ def delete(
     _tell(table, database, words, {**found, "rows": len(database)}, as_json)
     if n and not dry_run and not as_json:
         note(f"undo it: attendb restore {shell_word(table)} {before}")
+
+
+def _rows_for(
+    database: Any, files: Sequence[str], reading: Reading, advance: Callable[[int, int | None], None], where: str | None
+) -> Any:
+    """The rows of files in the types of a table; what they lack is said, since it is filled with nulls."""
+    columns = stored_columns(database)
+    rows = open_files(files, reading, advance, where, columns)
+    roles = {*database.columns["keys"], *database.columns["values"], database.info()["id"]}
+    lacks = [name for name in columns if name not in roles and name not in rows.schema.names]
+    if lacks:
+        note(f"{' '.join(files)} lacks {listed(lacks)}, which {'is' if len(lacks) == 1 else 'are'} null in these rows")
+    return rows
 
 
 @contextmanager

@@ -31,12 +31,19 @@ class Reading:
     decimal: str | None = None
     encoding: str | None = None
     types: tuple[str, ...] = ()  # NAME=TYPE
+    missing: tuple[str, ...] = ()  # words; none: the usual ones
     ragged: str | None = None
     date_format: str | None = None
     sql: str | None = None  # over a database whose URI stands in the place of the file
 
-    def open(self, path: str, advance: Advance | None, text: Sequence[str] = ()) -> Import:
-        """Look at one file, folder, pattern or URI."""
+    def open(
+        self,
+        path: str,
+        advance: Advance | None,
+        text: Sequence[str] = (),
+        kinds: Mapping[str, pyarrow.DataType] | None = None,
+    ) -> Import:
+        """Look at one file, folder, pattern or URI; ``kinds``: types of columns that no option gives one."""
         from ..importing import open_table
 
         if "://" not in path and not any(mark in path for mark in "*?[") and not Path(path).exists():
@@ -46,8 +53,9 @@ class Reading:
             delimiter={"tab": "\t", "\\t": "\t"}.get(self.delimiter or "", self.delimiter),
             decimal=self.decimal,
             encoding=self.encoding,
-            types=dict(self._types()),
+            types={**(kinds or {}), **dict(self._types())},
             text=list(text),
+            missing=self.missing or None,
             ragged=self.ragged or "error",
             date_format=self.date_format,
             query=self.sql,
@@ -61,12 +69,38 @@ class Reading:
         text = [name for name in text if kind_of(found.schema.field(name).type) != "text"]
         return self.open(path, advance, text) if text else found
 
+    def open_for(self, path: str, advance: Advance | None, kinds: Mapping[str, pyarrow.DataType] | None) -> Import:
+        """Look at one file whose rows are to be added to columns of these types, so that errors name line and cell."""
+        if kinds is None:
+            return self.open(path, advance)
+        found = self.open(path, advance)
+        own = {f.name: f.type for f in found.schema if f.name in kinds and kinds[f.name] != f.type}
+        text = [name for name, kind in own.items() if kind_of(kinds[name]) == "text" and kind_of(kind) != "text"]
+        said = dict(self._types())
+        typed = {name: kinds[name] for name in own if _is_readable(kinds[name]) and name not in said}
+        typed = {name: kind for name, kind in typed.items() if not (is_measure(kind) and is_measure(own[name]))}
+        if not text and not typed:
+            return found
+        try:
+            return self.open(path, advance, text, typed)
+        except InputError as error:
+            raise InputError(
+                str(error).replace(", name it in missing=, or ask for text", " or name it in missing=")
+            ) from None
+
     def _types(self) -> Iterator[tuple[str, str]]:
         for text in self.types:
             name, equals, kind = text.rpartition("=")
             if not equals:
                 raise InputError(f"--type {text} names no column: give COLUMN=TYPE, such as zip=text")
             yield name, kind
+
+
+def _is_readable(kind: pyarrow.DataType) -> bool:
+    """Whether cells of text can be read as this type: a number, a truth value, a date or a time."""
+    from pyarrow import types
+
+    return is_measure(kind) or types.is_boolean(kind) or types.is_date(kind) or types.is_timestamp(kind)
 
 
 def is_stored(path: str) -> bool:
@@ -131,7 +165,7 @@ def _open_all(
 ) -> Import:
     """Files as one table: the same columns, in the types that hold all of them."""
     paths = [one for path in paths for one in _fitting(path)]
-    found = [reading.open_like(path, advance, kinds) for path in paths]
+    found = [reading.open_for(path, advance, kinds) for path in paths]
     if len(found) == 1:
         return found[0]
     for (first, one), (second, other) in pairwise(zip(paths, found, strict=True)):

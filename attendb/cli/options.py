@@ -97,6 +97,14 @@ Types: TypeAlias = Annotated[
     Texts,
     _option("The type of a column: text, float64, date, …; repeat it. Default: found out.", "COLUMN=TYPE", "--type"),
 ]
+Missing: TypeAlias = Annotated[
+    Texts,
+    _option(
+        "A word of a text file that stands for a missing value, in any column; repeat it. Default: the usual ones (NA, "
+        "null, …).",
+        "WORD",
+    ),
+]
 Ragged: TypeAlias = Annotated[
     Text, _option("pad: rows of a text file that are too short are filled up. Default: they are an error.", "pad")
 ]

@@ -55,6 +55,7 @@ def query(
     decimal: o.Decimal = None,
     encoding: o.Encoding = None,
     types: o.Types = None,
+    missing: o.Missing = None,
     ragged: o.Ragged = None,
     date_format: o.DateFormat = None,
     sql: o.Sql = None,
@@ -69,7 +70,7 @@ def query(
         check_writable(out, TABLES, inputs=[table, *words], overwrite=overwrite)
     if heatmap is not None:
         check_writable(heatmap, PICTURES, inputs=[table, *words])
-    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), ragged, date_format, sql)
+    reading = Reading(delimiter, decimal, encoding, tuple(types or ()), tuple(missing or ()), ragged, date_format, sql)
     asked = open_asked(table, version, reading)
     if not words:
         raise InputError(_what_to_ask(asked, key, value))

@@ -20,6 +20,10 @@ EITHER = ("equal", "constant")
 SCORES = (*DISTANCES, *PRODUCTS, *TEXTS, *EITHER)
 WEIGHTS = ("softmax", "nearest", "top", "normalized", "uniform", "sparsemax", "entmax15", "linear", "conic", "sampled")
 RULE = "standard deviation × m^(−1/(d+4)), Scott 1992"
+CATEGORIES = 50  # a text column of at most so many different texts, each in two rows or more, names categories
+SHARP = "softmax:0.2"
+WHY_SHARP = "a text in common is worth e⁵ = 148 times the weight, with softmax alone e = 2.7 times"
+NO_SPREAD = "the same in all rows that are asked: their standard deviation is 0, and 1 stands in its place"
 FLAT = "similarities of text lie in 0 … 1, where softmax would be nearly equal weights"
 
 
@@ -58,21 +62,64 @@ def choose(
     if len(scores) == 1 and scores[0] in saved and load is not None:
         if bandwidths:
             raise InputError(f"the saved score {scores[0]!r} has its own parameters: leave --bandwidth out")
-        return Chosen(load(scores[0]), weighting, _words(scores[0], {}, False, weights))
+        return Chosen(load(scores[0]), weighting, _words(scores[0], {}, None, weights))
     by_column = _scores_by_column(scores, kinds, saved)
-    given, default = _bandwidths(database, where, bandwidths, by_column)
+    categories = _categories(database, where, _undecided(scores, by_column, kinds))
+    by_column.update(dict.fromkeys(categories, "equal"))
+    given, default, flat = _bandwidths(database, where, bandwidths, by_column)
     score = _score(by_column, given, kinds)
     names = set(by_column.values())
     shown = next(iter(names)) if len(names) == 1 else by_column
-    assumed = [] if scores else [f"score = {named(shown)}"]
-    if default:
-        shown_bandwidths = ", ".join(f"{name} {cell(_bare(given[name]))}" for name in default)
-        assumed.append(f"bandwidth = {shown_bandwidths} ({RULE})")
+    assumed = _assumed_scores(scores, shown, categories)
+    for columns, why in (([name for name in default if name not in flat], RULE), (flat, NO_SPREAD)):
+        if columns:
+            shown_bandwidths = ", ".join(f"{name} {cell(_bare(given[name]))}" for name in columns)
+            assumed.append(f"bandwidth = {shown_bandwidths} ({why})")
     if weights is None and names <= set(TEXTS):
         weights, weighting = "nearest", weighting_of("nearest")
         assumed.append(f"weights = nearest ({FLAT})")
+    elif weights is None and _is_mixed(by_column, kinds):
+        weights, weighting = SHARP, weighting_of(SHARP)
+        assumed.append(f"weights = {SHARP} ({WHY_SHARP})")
     weights = weights or score.default_weighting.lower()
-    return Chosen(score, weighting, _words(shown, given, bool(default), weights), tuple(assumed))
+    rule = (RULE if len(default) > len(flat) else NO_SPREAD) if default else None
+    return Chosen(score, weighting, _words(shown, given, rule, weights), tuple(assumed))
+
+
+def _assumed_scores(scores: Sequence[str], shown: str | Mapping[str, str], categories: Sequence[str]) -> list[str]:
+    if scores and not categories:
+        return []
+    why = f" (at most {CATEGORIES} different texts in {listed(categories)}: categories)" if categories else ""
+    return [f"score = {named(shown)}{why}"]
+
+
+def _undecided(scores: Sequence[str], by_column: Mapping[str, str], kinds: Mapping[str, str]) -> list[str]:
+    """The columns of text beside numbers that no option names a score for."""
+    if all(kind == "text" for kind in kinds.values()) or any(text in TEXTS for text in scores):
+        return []
+    said = {text.rpartition("=")[0] for text in scores}
+    return [name for name, score in by_column.items() if score in TEXTS and name not in said]
+
+
+def _categories(database: Database, where: str | None, names: Sequence[str]) -> list[str]:
+    """Which columns of text name categories: few different texts, and each in two rows or more on average."""
+    found: dict[str, set[Any]] = {name: set() for name in names}
+    m = 0
+    for block in database._source.blocks(values=[], where=where) if names else ():
+        m += len(block.positions)
+        for name in list(found):
+            found[name].update(block.keys[name].rows)  # type: ignore[union-attr]
+            if len(found[name]) > CATEGORIES:
+                del found[name]
+        if not found:
+            break
+    return [name for name, texts in found.items() if 2 * len(texts) <= m]
+
+
+def _is_mixed(by_column: Mapping[str, str], kinds: Mapping[str, str]) -> bool:
+    """Whether texts and numbers are compared, by a score each, whose sum `softmax` takes for a logarithm."""
+    texts = {kinds[name] == "text" for name, score in by_column.items() if score != "constant"}
+    return len(texts) == 2 and len(set(by_column.values())) > 1
 
 
 def named(shown: str | Mapping[str, str]) -> str:
@@ -124,12 +171,12 @@ def _whole(text: str, what: str) -> int:
     return int(text)
 
 
-def _words(score: Any, given: Mapping[str, list[float]], default: bool, weights: str | None) -> dict[str, Any]:
+def _words(score: Any, given: Mapping[str, list[float]], rule: str | None, weights: str | None) -> dict[str, Any]:
     words: dict[str, Any] = {"score": score, "weights": weights or "the default of the score"}
     if given:
         words["bandwidth"] = {name: _bare(h) for name, h in given.items()}
-    if default:
-        words["bandwidth_rule"] = RULE
+    if rule is not None:
+        words["bandwidth_rule"] = rule
     return words
 
 
@@ -181,14 +228,14 @@ def _fits(score: str, column: str, kind: str) -> None:
 
 def _bandwidths(
     database: Database, where: str | None, texts: Sequence[str], by_column: Mapping[str, str]
-) -> tuple[dict[str, list[float]], list[str]]:
-    """A bandwidth for each column that takes one, and the columns whose bandwidth is the default."""
+) -> tuple[dict[str, list[float]], list[str], list[str]]:
+    """A bandwidth for each column that takes one, the columns whose one is the default, and those without spread."""
     taking = [name for name, score in by_column.items() if score in DISTANCES]
     if not taking:
         if texts:
             scores = ", ".join(dict.fromkeys(by_column.values()))
             raise InputError(f"the score {scores} has no bandwidth: leave --bandwidth out")
-        return {}, []
+        return {}, [], []
     parts = [part for text in texts for part in text.split(",")]
     plain = [number(part, "--bandwidth") for part in parts if "=" not in part]
     given: dict[str, list[float]] = {}
@@ -210,12 +257,15 @@ def _bandwidths(
         if equals:
             given[column] = [number(h, f"the bandwidth of {column!r}")]
     default = [name for name in taking if name not in given]
+    flat: list[str] = []
     if default:
-        from ..bandwidth import scott_bandwidth
+        from ..bandwidth import scott, spread
 
-        found = scott_bandwidth(database, where=where)
-        given.update({name: found[name].tolist() for name in default})
-    return {name: given[name] for name in taking}, default
+        m, deviations = spread(database, where=where)
+        d = sum(deviation.numel() for deviation in deviations.values())
+        given.update({name: scott(deviations[name], m, d).tolist() for name in default})
+        flat = [name for name in default if not deviations[name].any()]
+    return {name: given[name] for name in taking}, default, flat
 
 
 def _score(by_column: Mapping[str, str], bandwidths: Mapping[str, list[float]], kinds: Mapping[str, str]) -> Any:

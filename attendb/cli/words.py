@@ -12,6 +12,12 @@ _SAID = [
     (r"Database\.create", "attendb create"),
     (r"Database\.open", "attendb query"),
     (r"types=\{'([^']*)': …\}", r"--type \1=…"),
+    (r"name the word in missing= if it stands", "name the word with --missing if it stands"),
+    (
+        r"name it in missing=, or ask for text",
+        "name it with --missing, or read the column as text (--type COLUMN=text)",
+    ),
+    (r"name it in missing=", "name it with --missing"),
     (r"\bpass ragged='pad' \(--ragged pad\)", "say --ragged pad"),
     (r"encoding='([^']*)' \(--encoding \1\)", r"--encoding \1"),
     (r"date_format='%d/%m/%Y' or '%m/%d/%Y' is given", "--date-format %d/%m/%Y or %m/%d/%Y is given"),

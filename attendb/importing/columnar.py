@@ -162,15 +162,17 @@ def _conformed(
                 column = column.dictionary_decode()
             try:
                 columns.append(column.cast(field.type))
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise InputError(
                     f"{path}: column {field.name!r} does not fit {type_name(field.type)}, the type it needs beside the"
                     f" other files ({_first_line(error)}): import the files one by one, or give types="
                 ) from None
         else:
             value = values.get(field.name)
-            scalar = pa.scalar(value, pa.large_string()).cast(field.type)
-            columns.append(pa.repeat(scalar, batch.num_rows))
+            if value is None:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+            else:
+                columns.append(pa.repeat(pa.scalar(value, pa.large_string()).cast(field.type), batch.num_rows))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
