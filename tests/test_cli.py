@@ -381,17 +381,30 @@ def test_delete_removes_rows_by_condition_or_id_and_can_be_undone(plant):
     done(*undo)
     assert len(ad.Database.open("plant.adb")) == ROWS
     assert told("delete", "plant.adb", "--id", 5, "--id", 7, "--id", 99999, "--dry-run")["would_delete"] == 2
-    assert told("delete", "plant.adb", "--id", 5, "--id", 7, "--id", 99999)["deleted"] == 2
+    result = done("delete", "plant.adb", "--id", 5, "--id", 7, "--id", 99999)
+    assert "2 rows deleted" in result.stdout and "no row has the id 99999\n" in result.stderr
+    assert told("delete", "plant.adb", "--id", 5, "--id", 8)["not_found"] == [5]
+    assert "not_found" not in told("delete", "plant.adb", "--id", 9)
     assert told("delete", "plant.adb", "--where", "output < 0")["deleted"] == 0
 
 
 def test_delete_by_ids_of_text_and_by_position():
     done("create", "people.csv", "--out", "people.adb", "--key", "age", "--value", "city", "--id", "name")
-    assert told("delete", "people.adb", "--id", "Li", "--id", "O'Hara", "--dry-run")["would_delete"] == 1
+    dry = told("delete", "people.adb", "--id", "Li", "--id", "O'Hara", "--dry-run")
+    assert (dry["would_delete"], dry["not_found"]) == (1, ["O'Hara"])
     assert told("delete", "people.adb", "--id", "Li")["rows"] == 2
     done("create", "people.csv", "--out", "plain.adb", "--key", "age", "--value", "city")
-    assert told("delete", "plain.adb", "--id", "0")["rows"] == 2
+    assert told("delete", "plain.adb", "--id", "0", "--id", "3")["not_found"] == [3]
+    assert told("delete", "plain.adb", "--id", "0")["not_found"] == [0]
     refused(invoke("delete", "plain.adb", "--id", "Li"), "--id Li is no whole number")
+
+
+def test_messages_say_how_a_text_is_quoted_and_that_there_are_no_tags(plant):
+    hint = "no such column: north (a text stands in single quotes, 'north')"
+    for condition in ("site = north", "site IN ('south', north)", "NOT site LIKE north"):
+        refused(invoke("delete", "plant.adb", "--where", condition), hint)
+    assert "single quotes" not in invoke("delete", "plant.adb", "--where", "sight = 'north'").stderr
+    refused(invoke("restore", "plant.adb", "nope"), "has no tag 'nope': it has no tags; give one, or the number of")
 
 
 def test_delete_takes_one_of_condition_and_ids(plant):

@@ -152,13 +152,18 @@ def delete(
         )
     database = open_stored(table)
     before = database.version
+    found: dict[str, Any]
     chosen = None if where is not None else [_id(text, database) for text in ids or ()]
+    lost = [] if chosen is None else _not_there(database, chosen)
     if dry_run:
         n = int(database._source.mask(where if where is not None else _among(chosen or [])).sum())
         words, found = f"{n:,} of {len(database):,} rows would go", {"would_delete": n}
     else:
         n = database.delete(where) if where is not None else database.delete(ids=chosen)
         words, found = f"{n:,} rows deleted, {len(database):,} are left", {"deleted": n}
+    if lost:
+        found["not_found"] = lost
+        note(f"no row has the id {listed([str(x) for x in lost])}")
     _tell(table, database, words, {**found, "rows": len(database)}, as_json)
     if n and not dry_run and not as_json:
         note(f"undo it: attendb restore {shell_word(table)} {before}")
@@ -198,6 +203,18 @@ def _id(text: str, database: Any) -> int | str:
     if not re.fullmatch(r"-?\d+", text, re.ASCII):
         raise InputError(f"--id {text} is no whole number, which the ids of this table are")
     return int(text)
+
+
+def _not_there(database: Any, ids: list[int | str]) -> list[int | str]:
+    """The ids that no row has."""
+    import numpy as np
+
+    source = database._source
+    if source.layout.id is None:
+        there = np.isin(np.array(ids, dtype=object).astype(str), source.positions.numpy().astype(str))
+    else:
+        there = source.by_id(source.read_ids(ids))[0] >= 0
+    return [x for x, is_there in zip(ids, there.tolist(), strict=True) if not is_there]
 
 
 def _among(ids: Sequence[int | str]) -> str:

@@ -48,7 +48,7 @@ Score: TypeAlias = Annotated[
     _option(
         "gaussian, laplacian, euclidean, boxcar, triangular, epanechnikov, dot, scaled-dot, cosine, edit, ngram, "
         "equal, constant, or one that is saved with the table; COLUMN=SCORE for one column. Default: gaussian for "
-        "numbers, edit for text.",
+        "numbers, edit for text; equal for text beside numbers that has few different texts.",
         "SCORE",
     ),
 ]
@@ -64,7 +64,8 @@ Weights: TypeAlias = Annotated[
     Text,
     _option(
         "softmax[:TEMPERATURE], nearest[:AT_LEAST], top:K[:WEIGHTS], normalized, uniform, sparsemax, entmax15, "
-        "linear, conic, sampled[:SEED]. Default: that of the score; nearest for text alone.",
+        "linear, conic, sampled[:SEED]. Default: that of the score; nearest for text alone, softmax:0.2 for text "
+        "beside numbers.",
         "WEIGHTS",
     ),
 ]

@@ -150,6 +150,9 @@ def _check_names(text: str, names: list[str], what: str) -> None:
 
 def _bad(text: str, reason: str, names: list[str], what: str) -> InputError:
     reason = reason.replace("\n) FROM rows", "").replace("\n)", "").replace("\n", " ")
+    bare = re.fullmatch(r"no such column: (\w+)", reason)
+    if bare is not None and re.search(rf"(=|<>|\bLIKE|\bIN\s*\([^()]*)\s*{bare[1]}\b", text, re.IGNORECASE):
+        reason += f" (a text stands in single quotes, '{bare[1]}')"
     text = text if len(text) <= 200 else f"{text[:197]}…"
     fix = "give one condition, as after WHERE" if what == "filter" else "give one expression"
     return InputError(f"the {what} {text!r} cannot be read ({reason}): {fix}, over the columns {', '.join(names)}")

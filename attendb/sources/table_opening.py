@@ -99,7 +99,7 @@ def open_version(folder: str, version: int | str | None = None, session: Any = N
         if not is_fault(error):
             raise
         if version is not None:
-            raise _no_version(folder, version, error) from None
+            raise _no_version(folder, version) from None
         raise _damaged(folder, newest_manifest(folder)) from error
     return dataset, Layout.read(dataset.schema, folder)
 
@@ -337,7 +337,7 @@ def _looked_at(path: str, size: int | None, what: str) -> Iterator[Damage]:
         yield Damage(path, f"{what} has {found}{expected} bytes", "")
 
 
-def _no_version(folder: str, version: int | str, error: BaseException) -> InputError | StorageError:
+def _no_version(folder: str, version: int | str) -> InputError | StorageError:
     import lance
 
     if isinstance(version, int):
@@ -356,5 +356,5 @@ def _no_version(folder: str, version: int | str, error: BaseException) -> InputE
         if not is_fault(worse):
             raise
         return Damaged(f"the table {folder} is damaged ({newest_manifest(folder)}): verify() lists what is")
-    names = ", ".join(map(repr, tags)) or "none"
-    return InputError(f"the table {folder} has no tag {version!r}: its tags are {names} ({type(error).__name__})")
+    have = f"its tags are {', '.join(map(repr, tags))}" if tags else "it has no tags"
+    return InputError(f"the table {folder} has no tag {version!r}: {have}; give one, or the number of a version")
