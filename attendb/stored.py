@@ -470,6 +470,7 @@ def create_database(
     cache_bytes: int = CACHE_BYTES,
     max_age: float | None = None,
 ) -> StoredDatabase:
+    """`Database.create`, whose docstring says what each argument is."""
     made = create_table(path, table, keys, values, id, _checked_cache(cache_bytes))
     return StoredDatabase(made, cache_bytes=cache_bytes, max_age=_checked_age(max_age), pinned=False)
 
@@ -477,6 +478,7 @@ def create_database(
 def open_database(
     path: Any, version: Any, cache_bytes: int = CACHE_BYTES, max_age: float | None = None
 ) -> StoredDatabase:
+    """`Database.open`, whose docstring says what each argument is."""
     if version is not None and (isinstance(version, bool) or not isinstance(version, (int, str, np.integer))):
         raise KindError(f"version is a number or a tag, got {version!r}")
     version = int(version) if isinstance(version, np.integer) else version

@@ -308,6 +308,7 @@ def positions_of(dataset: Any, fragments: Sequence[Any]) -> np.ndarray:
 
 
 def joined(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
+    """Arrays of one type, one after the other."""
     chunks = [chunk for x in arrays for chunk in (x.chunks if isinstance(x, pa.ChunkedArray) else [x])]
     return pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
 

@@ -71,6 +71,7 @@ def table_folder(path: Any) -> str:
 
 
 def local_path(path: Any) -> str:
+    """The folder that a path names, absolute. Raises InputError for what is no local path."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a table lies in a folder, whose path is a str or a Path, got {type(path).__name__}")
     text = os.fspath(path)
@@ -135,12 +136,10 @@ def is_upkeep(dataset: Any, version: int) -> bool:
 def open_newest_whole(folder: str) -> tuple[Any, Layout]:
     """The newest version that can be opened; a warning names the damaged files that were passed over."""
     damaged = lost_manifests(folder)
-    try:
+    with contextlib.suppress(Damaged):
         found = open_version(folder)
         if not damaged:
             return found
-    except Damaged:
-        pass
     for version, path in manifests(folder):
         try:
             found = open_version(folder, version)

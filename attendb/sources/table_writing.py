@@ -200,6 +200,7 @@ def discard(folder: str, files: Iterable[str]) -> None:
 
 
 def files_of(fragments: Iterable[Any]) -> set[str]:
+    """The data files that fragments lie in."""
     return {file.path for fragment in fragments for file in fragment.files}
 
 
@@ -320,6 +321,7 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def sync_tree(folder: str) -> None:
+    """Wait until the disk has a folder and all that is in it."""
     for place, _, names in os.walk(folder):
         for name in names:
             sync(os.path.join(place, name))
