@@ -96,5 +96,6 @@ def closest(source: Source, key: Any) -> str:
 
 
 def shown(key: Any) -> str:
+    """A key as a message shows it: not too long."""
     text = repr(key.tolist() if isinstance(key, (np.ndarray, Tensor)) else key)
     return text if len(text) <= 60 else f"{text[:57]}…"

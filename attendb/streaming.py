@@ -12,6 +12,8 @@ Backward, every block is read and answered again with a graph. With p_b the shar
 
 are the gradients of its answer O_b and its log-normaliser λ_b, and the block's own plan does the rest. Memory is
 O(block), forward and backward.
+
+Longer than other modules: both directions stand on the same pass over the blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from torch import Tensor
 from .answer import Answer
 from .asking import TableQuestion
 from .attention import check_size
-from .columns import Labels, Opaque
+from .columns import Labels
 from .errors import InputError
 from .plans import planner
 from .plans.cells import Problem
@@ -39,7 +41,7 @@ from .plans.precision import own_precision
 from .plans.solution import Solution, padded_ranks, padded_top
 from .question import Options, Question
 from .scores.base import Score
-from .sources.base import Block, Rows
+from .sources.base import Block
 from .weightings.base import Accumulator, Done, Fold, Pooling, Selecting, State
 from .weightings.sampled import Sampled
 from .weightings.selecting import Best
@@ -141,12 +143,7 @@ def _pieces(block: Block, score: Score) -> Iterator[Block]:
         return
     rows = max(1, PIECE_BYTES // sum(x.shape[1] * x.element_size() for x in numbers))
     for start in range(0, max(1, len(block.positions)), rows):
-        cut = slice(start, start + rows)
-
-        def part(columns: Rows, cut: slice = cut) -> Rows:
-            return {name: x.take(cut) if isinstance(x, Opaque) else x[cut] for name, x in columns.items()}
-
-        yield Block(block.positions[cut], part(block.keys), part(block.values))
+        yield block.cut(slice(start, start + rows))
 
 
 class _BlockFold:

@@ -65,10 +65,12 @@ def data_of(array: pa.Array, kind: pa.DataType) -> Data:
 
 
 def is_number(kind: pa.DataType) -> bool:
+    """Whole or decimal numbers, and bools."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
 def is_vector(kind: pa.DataType) -> bool:
+    """A fixed number of numbers a row."""
     return pa.types.is_fixed_size_list(kind) and is_number(kind.value_type)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..columns import Opaque
@@ -96,6 +97,28 @@ class Block(NamedTuple):
     positions: Tensor
     keys: Rows
     values: Rows
+
+    def taken(self, rows: np.ndarray) -> Block:
+        """Some of its rows, by their places, ascending."""
+        return Block(self.positions[torch.from_numpy(rows)], taken(self.keys, rows), taken(self.values, rows))
+
+    def cut(self, part: slice) -> Block:
+        """A run of its rows, over the same memory."""
+        return Block(self.positions[part], cut(self.keys, part), cut(self.values, part))
+
+
+def taken(rows: Rows, index: np.ndarray) -> Rows:
+    """Rows of every column, by their places, with gradients."""
+
+    def one(x: Data) -> Data:
+        return x.take(index) if isinstance(x, Opaque) else x.index_select(0, torch.from_numpy(index).to(x.device))
+
+    return {name: one(x) for name, x in rows.items()}
+
+
+def cut(rows: Rows, part: slice) -> Rows:
+    """A run of rows of every column, over the same memory."""
+    return {name: x.take(part) if isinstance(x, Opaque) else x[part] for name, x in rows.items()}
 
 
 class Matches(NamedTuple):

@@ -213,6 +213,7 @@ def _unescaped(name: str) -> str:
 
 
 def width_in_bytes(kind: pa.DataType) -> int:
+    """Of one row of a column; a guess where rows differ."""
     if not is_number(kind) and not is_vector(kind):
         return 64
     if pa.types.is_fixed_size_list(kind):

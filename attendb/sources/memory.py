@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..columns import Opaque
 from ..errors import InputError, NotFoundError
-from .base import Block, Change, Data, Matches, Rows, Schema, Side, Source
+from .base import Block, Change, Matches, Rows, Schema, Side, Source, taken
 from .exact import KeyIndex, duplicates, fit_numbers
 from .filter import select
 from .rows import LARGEST_ID, count, some
@@ -32,7 +32,7 @@ class Memory(Source):
         ids = np.arange(m, dtype=np.int64) if ids is None else ids
         if len(ids) and not (ids[1:] > ids[:-1]).all():
             order = np.argsort(ids, kind="stable")
-            keys, values, ids = _taken(keys, order), _taken(values, order), ids[order]
+            keys, values, ids = taken(keys, order), taken(values, order), ids[order]
         self._fill(schema, keys, values, ids, int(ids[-1]) + 1 if len(ids) else 0)
 
     def _fill(self, schema: Schema, keys: Rows, values: Rows, ids: np.ndarray, next_id: int) -> None:
@@ -47,7 +47,7 @@ class Memory(Source):
         """The next state, of rows in any order."""
         order = None if (ids[1:] > ids[:-1]).all() else np.argsort(ids, kind="stable")
         if order is not None:
-            keys, values, ids = _taken(keys, order), _taken(values, order), ids[order]
+            keys, values, ids = taken(keys, order), taken(values, order), ids[order]
         state = Memory.__new__(Memory)
         state._fill(schema, keys, values, ids, max(self._next_id, int(ids[-1]) + 1 if len(ids) else 0))
         return state
@@ -79,19 +79,19 @@ class Memory(Source):
         every = Block(self.positions, self._keys, chosen)
         if where is not None:
             rows = np.flatnonzero(self.mask(where))
-            every = Block(self.positions[rows], _taken(self._keys, rows), _taken(chosen, rows))
+            every = every.taken(rows)
         if size is None:
             yield every
             return
         for start in range(0, max(len(every.positions), 1), size):
             part = slice(start, start + size)
-            yield Block(every.positions[part], _cut(every.keys, part), _cut(every.values, part))
+            yield every.cut(part)
 
     def take(self, ids: np.ndarray) -> Block:
         rows = self._rows_of(ids)
         if (rows < 0).any():
             raise NotFoundError(f"no row has the id {some(ids[rows < 0])}")
-        return Block(torch.from_numpy(ids), _taken(self._keys, rows), _taken(self._values, rows))
+        return Block(torch.from_numpy(ids), taken(self._keys, rows), taken(self._values, rows))
 
     def find(self, keys: Rows) -> Matches:
         if not len(self):
@@ -127,7 +127,7 @@ class Memory(Source):
         kept = np.ones(len(self), dtype=bool)
         kept[self._rows_of(ids)] = False
         rows = np.flatnonzero(kept)
-        return self._next(self._schema, _taken(self._keys, rows), _taken(self._values, rows), self._ids[rows])
+        return self._next(self._schema, taken(self._keys, rows), taken(self._values, rows), self._ids[rows])
 
     def _rows_of(self, ids: np.ndarray) -> np.ndarray:
         """The places of rows by id, −1 where there is none."""
@@ -164,20 +164,9 @@ class Memory(Source):
         rows = np.flatnonzero(kept)
         old_keys, old_values = self._keys, self._values
         if len(rows) < len(kept):
-            old_keys, old_values = _taken(old_keys, rows), _taken(old_values, rows)
+            old_keys, old_values = taken(old_keys, rows), taken(old_values, rows)
         keys, values = _joined(old_keys, keys, schema.keys), _joined(old_values, values, schema.values)
         return self._next(schema, keys, values, np.concatenate([self._ids[rows], ids]))
-
-
-def _taken(rows: Rows, index: np.ndarray) -> Rows:
-    def one(x: Data) -> Data:
-        return x.take(index) if isinstance(x, Opaque) else x.index_select(0, torch.from_numpy(index).to(x.device))
-
-    return {name: one(x) for name, x in rows.items()}
-
-
-def _cut(rows: Rows, index: slice) -> Rows:
-    return {name: x.take(index) if isinstance(x, Opaque) else x[index] for name, x in rows.items()}
 
 
 def _joined(old: Rows, new: Rows, side: Side) -> Rows:

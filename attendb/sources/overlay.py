@@ -61,11 +61,9 @@ class Overlay(Source):
                 yield block
                 continue
             seen[np.searchsorted(self.rows.numpy(), block.positions[mine].numpy())] = True
-            others = np.flatnonzero(~mine.numpy())
-            yield Block(block.positions[others], _taken(block.keys, others), _taken(block.values, others))
+            yield block.taken(np.flatnonzero(~mine.numpy()))
         if seen.any():
-            rows = np.flatnonzero(seen)
-            yield Block(self.rows[rows], _taken(self.keys, rows), _taken(replaced, rows))
+            yield Block(self.rows, self.keys, replaced).taken(np.flatnonzero(seen))
 
     def take(self, ids: np.ndarray) -> Block:
         block = self.base.take(ids)
@@ -95,13 +93,6 @@ class Overlay(Source):
 
 def _refused() -> InputError:
     return InputError("rows that learn are changed by gradients and written by save(): change the table itself")
-
-
-def _taken(rows: Rows, index: np.ndarray) -> Rows:
-    def one(x: Data) -> Data:
-        return x.take(index) if isinstance(x, Opaque) else x[torch.from_numpy(index)]
-
-    return {name: one(x) for name, x in rows.items()}
 
 
 def _put(stored: Data, at: np.ndarray, own: Data, rows: np.ndarray) -> Data:

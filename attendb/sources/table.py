@@ -17,7 +17,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ..columns import Opaque
 from ..errors import InputError, NotFoundError
 from .arrow import as_table, pc
 from .base import ID, Block, Change, Data, Matches, Rows, Schema, Source
@@ -127,7 +126,7 @@ class Table(Source):
         with self._reading():
             positions, columns = self.reader.read(self._dataset, self.layout, part, [*keys, *values])
         block = Block(positions, {n: columns[n] for n in keys}, {n: columns[n] for n in values})
-        return block if wanted is None else _chosen(block, np.flatnonzero(_is_among(positions.numpy(), wanted)))
+        return block if wanted is None else block.taken(np.flatnonzero(_is_among(positions.numpy(), wanted)))
 
     def take(self, ids: np.ndarray) -> Block:
         return self._taken(ids, self.schema.values.names)
@@ -349,15 +348,6 @@ class Table(Source):
 
     def delete(self, ids: np.ndarray) -> Source:
         return delete_rows(self, lambda newest: ids)[0] if len(ids) else self
-
-
-def _chosen(block: Block, rows: np.ndarray) -> Block:
-    index = torch.from_numpy(rows)
-
-    def taken(columns: Rows) -> Rows:
-        return {n: x.take(rows) if isinstance(x, Opaque) else x.index_select(0, index) for n, x in columns.items()}
-
-    return Block(block.positions[index], taken(block.keys), taken(block.values))
 
 
 def _is_among(positions: np.ndarray, wanted: np.ndarray) -> np.ndarray:

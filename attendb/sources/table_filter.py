@@ -97,6 +97,7 @@ class TableFilter:
 
 
 def refuse_vector(layout: Layout, name: str) -> None:
+    """Raise InputError for a column whose rows no expression gives."""
     if pa.types.is_fixed_size_list(layout.types[name]):
         raise InputError(f"the column {name!r} holds vectors, which no expression gives: upsert its rows instead")
 

@@ -138,6 +138,7 @@ def batches_of(table: pa.Table, layout: Layout) -> Iterator[pa.RecordBatch]:
 
 
 def batch_rows(layout: Layout) -> int:
+    """Rows that are written at a time: about 4 MB of keys and values."""
     return max(1024, min(1 << 16, BATCH_BYTES // layout.row_bytes))
 
 
