@@ -350,9 +350,15 @@ class End:
 
 
 def run(
-    path: str, changes: list[Change], *, after: float | None = None, step: int | None = None, size: int | None = None
+    path: str,
+    changes: list[Change],
+    *,
+    begun: int = 1,
+    after: float | None = None,
+    step: int | None = None,
+    size: int | None = None,
 ) -> End:
-    """Let a child make changes; kill it so many seconds after the first began, at a step, or at a size of a file."""
+    """Let a child make changes; kill it ``after`` seconds since the ``begun``-th began, at a step, or at a size."""
     context = fork_server()
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=work, args=(path, changes, theirs, step, size))
@@ -361,7 +367,9 @@ def run(
     told: list[bytes] = []
     try:
         if after is not None:
-            assert ours.poll(LIMIT), "the child did not begin"
+            while told.count(b"begins") < begun and len(told) == told.count(b"begins") + told.count(b"ended"):
+                assert ours.poll(LIMIT), f"the child hangs after {told}"
+                told.append(ours.recv_bytes())
             time.sleep(after)
             child.kill()
         child.join(LIMIT)
