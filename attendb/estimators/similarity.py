@@ -1,0 +1,119 @@
+"""How alike two rows are: the contract of a learned similarity, and two of them.
+
+    a(x, x') = −½ ‖φ(x) − φ(x')‖²        y^(x) = g(x) + Σ_i α(x, x_i) (y_i − g(x_i)),    α = softmax of a
+
+`Bandwidth` divides each column by a bandwidth of its own, `Linear` applies a linear map; both have g = 0. A similarity
+is made from the rows that it will compare (`begin`), then learns (`learn`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..scores.base import Score
+from ..scores.distance import Gaussian
+from .cases import Cases
+from .encoding import Rows
+from .features import Features
+from .training import Effort, Recipe, train
+
+SIMILARITIES: dict[str, str] = {"bandwidth": "similarity:Bandwidth", "linear": "similarity:Linear"}
+
+
+class Similarity(nn.Module, ABC):
+    """What an estimator needs to know about rows: φ, and g where there is one.
+
+    A subclass gives `begin`, `embed`, `config` and `made`; `prior` where it has a g, and `learn` where the common loop
+    does not serve it. ``score`` compares embedded rows, and gives a row and itself the score 0. All of its state is
+    tensors (`state_dict`) and what JSON can hold (`config`), so that a model is saved without code.
+    """
+
+    score: Score = Gaussian(1.0)
+    slopes: int = 0  # so many leading columns of φ may carry the slopes of a local line; 0: none
+
+    @classmethod
+    @abstractmethod
+    def begin(cls, cases: Cases, seed: int) -> Self:
+        """A similarity for these rows that has learned nothing yet."""
+
+    @abstractmethod
+    def embed(self, rows: Rows) -> Tensor:
+        """φ (n, d) of encoded rows; differentiable."""
+
+    def prior(self, rows: Rows) -> Tensor | None:
+        """g (n, v) of encoded rows, in the units of the standardised targets; None: g = 0."""
+        return None
+
+    def learn(self, cases: Cases, effort: Effort) -> None:
+        """Learn from rows that leave themselves out."""
+        train(self, cases, effort, Recipe())
+
+    def probabilities(self, pooled: Tensor) -> Tensor:
+        """Probabilities (n, classes) from what was pooled of one-hot targets; a local line may leave [0, 1]."""
+        positive = pooled.clamp(min=0.0)
+        return positive / positive.sum(-1, keepdim=True).clamp(min=torch.finfo(pooled.dtype).tiny)
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """What JSON can hold, for `made`."""
+
+    @classmethod
+    @abstractmethod
+    def made(cls, config: dict[str, Any]) -> Self:
+        """A similarity with room for the tensors of the one that gave this config."""
+
+
+def similarity_named(name: object) -> type[Similarity]:
+    """The class of that name. Raises InputError for an unknown one."""
+    from importlib import import_module
+
+    if not isinstance(name, str) or name not in SIMILARITIES:
+        raise InputError(f"similarity is {name!r}: choose one of {', '.join(map(repr, SIMILARITIES))}")
+    module, kind = SIMILARITIES[name].split(":")
+    return getattr(import_module(f".{module}", __package__), kind)
+
+
+class Bandwidth(Similarity):
+    """One bandwidth a column: φ_j(x) = x_j / h_j; a category that differs costs ½ s², a missing cell likewise.
+
+    h is kept as a logarithm. It starts at Scott's rule, h_j = σ_j m^(−1/(d+4)), of all columns or of those that tell
+    something about y by themselves, at the common scale that predicts best. A constant column has no weight.
+
+    Source: Scott 1992, equation 6.42; Hall, Racine and Li 2004 (bandwidths by cross-validation, irrelevant columns);
+    Aitchison and Aitken 1976 (categories).
+    """
+
+    def __init__(self, features: Features):
+        super().__init__()
+        self.features = features
+        self.log_inverse = nn.Parameter(torch.zeros(features.scales, dtype=torch.float64))
+
+    @classmethod
+    def begin(cls, cases: Cases, seed: int) -> Self:
+        made = cls(Features.of(cases.rows, cases.weights))
+        m, d = float(cases.weights.sum()), made.features.scales
+        with torch.no_grad():
+            made.log_inverse.fill_(torch.tensor(max(m, 1.0)).double().log() / (d + 4))
+        return made
+
+    @property
+    def slopes(self) -> int:  # type: ignore[override]
+        return self.features.width
+
+    def embed(self, rows: Rows) -> Tensor:
+        return self.features(rows) * self.log_inverse.exp()[self.features.scale_of]
+
+    def learn(self, cases: Cases, effort: Effort) -> None:
+        train(self, cases, effort, Recipe(rate=0.1))
+
+    def config(self) -> dict[str, Any]:
+        return {"features": self.features.config()}
+
+    @classmethod
+    def made(cls, config: dict[str, Any]) -> Self:
+        return cls(Features.made(config["features"]))
