@@ -6,8 +6,9 @@ the answer is one call of `attend` (`pooling.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+import os
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -20,26 +21,13 @@ from torch import Tensor
 from ..errors import InputError, KindError
 from .cases import Cases
 from .encoding import Encoder, Rows
-from .pooling import Memory, pool
-from .similarity import Similarity, similarity_named
+from .members import Member, settled
+from .saving import load, save
+from .similarity import similarity_named
 from .tables import read_groups, read_table, read_weights
 from .training import Effort
 
 LOCAL = ("constant", "linear")
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One learned similarity, and the training rows as it sees them."""
-
-    similarity: Similarity
-    memory: Memory
-    prior: Tensor | None  # g of the training rows
-
-    def query(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
-        """φ and g of new rows."""
-        with torch.no_grad():
-            return self.similarity.embed(rows), self.similarity.prior(rows)
 
 
 class AttentionEstimator(BaseEstimator):
@@ -86,14 +74,17 @@ class AttentionEstimator(BaseEstimator):
         weights = torch.from_numpy(read_weights(sample_weight, len(table)))
         if (groups is None) != (self._groups is None):
             raise InputError("groups must be given to append where they were given to fit, and only there")
+        numbers = None
         if groups is not None:
-            numbers, self._groups = read_groups(groups, len(table), self._groups)
-            groups = torch.from_numpy(numbers)
+            array, self._groups = read_groups(groups, len(table), self._groups)
+            numbers = torch.from_numpy(array)
         rows = self.encoder_.encode(table, missing=self.missing)
-        self._members = [_longer(member, rows, weights, groups) for member in self._members]
-        self._targets = torch.cat([self._targets, targets])
-        self.table_ = pd.concat([self.table_, _labelled(table, self.table_)], ignore_index=True)
-        self._calibration = None
+        cases = Cases(rows, targets, weights, numbers, self._classes)
+        self._members = [member.with_more(cases) for member in self._members]
+        self.table_ = pd.concat([self.table_, table.set_axis(self.table_.columns, axis=1)], ignore_index=True)
+        if isinstance(self._judges, Tensor):
+            self._judges = torch.cat([self._judges, torch.zeros(len(table), dtype=torch.bool)])
+        self._forget()
         return self
 
     def explain(self, X: Any, top: int = 5) -> pd.DataFrame:
@@ -127,33 +118,61 @@ class AttentionEstimator(BaseEstimator):
         cases.columns = [f"X: {name}" if name in found else name for name in cases.columns]
         return pd.concat([own, cases], axis=1)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one safetensors file, with its cases; no code is stored.
+
+        A file of that name is replaced when the new one is complete. ``random_state`` is kept where it is a number.
+        Raises StorageError where it cannot be written, KindError for classes or groups that are no text or numbers.
+        """
+        check_is_fitted(self)
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The model that `save` wrote: it predicts the same numbers.
+
+        Raises StorageError for a file that is no saved model or damaged, InputError for one of another class.
+        """
+        return load(cls, path)
+
     def _fit(self, table: pd.DataFrame, outcomes: Tensor, weights: np.ndarray, groups: Any, eval_set: Any) -> None:
         """Learn, and remember the rows; ``outcomes`` (n, v) float64, one-hot for classes."""
-        numbers = None
         self._groups: dict[Any, int] | None = None
+        numbers = None
         if groups is not None:
             array, self._groups = read_groups(groups, len(table))
             numbers = torch.from_numpy(array)
-        w = torch.from_numpy(weights)
         rows = self.encoder_.encode(table, missing=self.missing)
-        cases = Cases(rows, outcomes, w, numbers, self._classes).distinct()
+        every = Cases(rows, outcomes, torch.from_numpy(weights), numbers, self._classes)
+        cases, which = every.distinct()
         self._centre, self._scale = self._units_of(cases)
+        every = replace(every, targets=self._standardised(outcomes))
         cases = replace(cases, targets=self._standardised(cases.targets))
-        held_out = None if eval_set is None else self._held_out(*eval_set)
-        kind, device = similarity_named(self.similarity), self._device()
-        random = check_random_state(self.random_state)
-        self._members: list[Member] = []
-        for number in range(self.n_models):
-            seed = int(random.randint(2**31 - 1))
-            effort = Effort(self.max_seconds / self.n_models, seed, held_out, self.validation_fraction)
-            similarity = kind.begin(cases, seed).to(device)
-            if self._worth_learning(cases):
-                similarity.learn(cases.to(device), effort)
-            similarity.requires_grad_(False).eval()
-            self._members.append(_member(similarity, rows, w, numbers))
-        self._targets = self._standardised(outcomes)
+        random, judges, judging = check_random_state(self.random_state), None, None
+        if eval_set is not None:
+            judges = self._judging(*eval_set)
+        elif self._worth_learning(cases):
+            judging = cases.judges(self.validation_fraction, _seed(random))
+            judges = None if judging is None else cases.take(judging.nonzero()[:, 0])
+        learning = cases if judging is None else cases.take((~judging).nonzero()[:, 0])
+        self._members: list[Member] = [
+            self._learned(learning, cases, judges, _seed(random)).remembering(every) for _ in range(self.n_models)
+        ]
+        self._judges = judges if judging is None else judging[which.clamp(min=0)] & (which >= 0)
         self.table_ = table
-        self._calibration = None
+        self._forget()
+
+    def _learned(self, learning: Cases, cases: Cases, judges: Cases | None, seed: int) -> Member:
+        """One member: a similarity that has learned, at the common scale that all rows bear."""
+        device = self._device()
+        effort = Effort(self.max_seconds / self.n_models, seed, None if judges is None else judges.to(device))
+        similarity = similarity_named(self.similarity).begin(learning, seed).to(device)
+        worth = self._worth_learning(cases)
+        if worth:
+            similarity.learn(learning.to(device), effort)
+        similarity.requires_grad_(False).eval()
+        member = Member.of(similarity, cases)
+        return settled(member, cases, line=self.local == "linear", seed=seed) if worth else member
 
     def _worth_learning(self, cases: Cases) -> bool:
         """Whether anything can be learned: there are three different rows, and y is not constant."""
@@ -174,6 +193,10 @@ class AttentionEstimator(BaseEstimator):
                 raise InputError(f"{name} must be between {least:g} and {most:g}, got {value:g}")
         similarity_named(self.similarity)
 
+    def _forget(self) -> None:
+        """Drop what was found out about the rows that voted until now."""
+        self._calibration: Any = None
+
     def _device(self) -> torch.device:
         return torch.device("cpu" if self.device is None else self.device)
 
@@ -189,30 +212,19 @@ class AttentionEstimator(BaseEstimator):
         check_is_fitted(self)
         return self.encoder_.encode(read_table(self, X, reset=False), missing=self.missing)
 
-    def _pooled(self, rows: Rows) -> Tensor:
-        """Σ α (target − g) + g, averaged over the members: (n, v) float64."""
-        total = torch.zeros(len(rows), self._targets.shape[1], dtype=torch.float64)
-        for member in self._members:
-            queries, prior = member.query(rows)
-            values = self._targets if member.prior is None else self._targets - member.prior
-            value = pool(member.similarity.score, queries, member.memory, values).value
-            value = value if prior is None else value + prior
-            total += self._read_out(member, value)
-        return total / len(self._members)
+    def _predicted(self, rows: Rows) -> Tensor:
+        """Standardised outcomes, or probabilities: (n, v) float64, the mean of the members."""
+        return torch.stack([self._read_out(m, m.predict(rows).value) for m in self._members]).mean(0)
 
     def _best(self, rows: Rows, top: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions and weights (n, top) of the heaviest training rows."""
-        member = self._members[0]
-        queries, _ = member.query(rows)
-        nothing = torch.zeros(len(self._targets), 1, dtype=torch.float64)
-        found = pool(member.similarity.score, queries, member.memory, nothing, top=top).top
-        assert found is not None
-        return found.positions.numpy(), found.weights.numpy()
+        positions, weights = self._members[0].best(rows, top)
+        return positions.numpy(), weights.numpy()
 
     def _standardised(self, outcomes: Tensor) -> Tensor:
         return (outcomes - self._centre) / self._scale
 
-    def _held_out(self, X: Any, y: Any) -> Cases:
+    def _judging(self, X: Any, y: Any) -> Cases:
         """Rows for early stopping."""
         table = read_table(self, X, reset=False)
         rows = self.encoder_.encode(table, missing=self.missing)
@@ -222,6 +234,18 @@ class AttentionEstimator(BaseEstimator):
     # what the two estimators differ in
 
     _classes: bool
+    _centre: Tensor
+    _scale: Tensor
+    encoder_: Encoder
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
+    def _own_state(self) -> dict[str, Any]:
+        """What JSON can hold of what the others do not know."""
+        raise NotImplementedError
+
+    def _set_own_state(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
 
     def _units_of(self, cases: Cases) -> tuple[Tensor, Tensor]:
         """Centre and scale (v,) of the outcomes."""
@@ -238,24 +262,5 @@ class AttentionEstimator(BaseEstimator):
         return value
 
 
-def _member(similarity: Similarity, rows: Rows, weights: Tensor, groups: Tensor | None) -> Member:
-    with torch.no_grad():
-        return Member(similarity, Memory(similarity.embed(rows), weights, groups), similarity.prior(rows))
-
-
-def _longer(member: Member, rows: Rows, weights: Tensor, groups: Tensor | None) -> Member:
-    """The member with more rows."""
-    more, old = _member(member.similarity, rows, weights, groups), member.memory
-    both_groups = None if old.groups is None else torch.cat([old.groups, cast(Tensor, groups)])
-    memory = Memory(
-        torch.cat([old.keys, more.memory.keys]), torch.cat([old.weights, weights]), both_groups
-    )
-    prior = None if member.prior is None else torch.cat([member.prior, cast(Tensor, more.prior)])
-    return replace(member, memory=memory, prior=prior)
-
-
-def _labelled(table: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-    """The table with the column names of another."""
-    table = table.copy(deep=False)
-    table.columns = like.columns
-    return table
+def _seed(random: np.random.RandomState) -> int:
+    return int(random.randint(2**31 - 1))

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from .encoding import Rows
 
+FEWEST_JUDGES = 100  # with fewer rows to judge by, chance would choose
+
 
 @dataclass(frozen=True, eq=False)
 class Cases:
@@ -40,14 +42,12 @@ class Cases:
     def to(self, device: torch.device | str) -> Cases:
         """The same rows on a device."""
         groups = None if self.groups is None else self.groups.to(device)
-        return Cases(
-            self.rows.to(device), self.targets.to(device), self.weights.to(device), groups, self.classes
-        )
+        return Cases(self.rows.to(device), self.targets.to(device), self.weights.to(device), groups, self.classes)
 
-    def distinct(self) -> Cases:
-        """Each distinct row once, in the order of its columns, with the sum of the weights; without those of weight 0.
+    def distinct(self) -> tuple[Cases, Tensor]:
+        """Each distinct row once, in the order of its columns, with the sum of the weights; and which row (n,) each is.
 
-        Cost: one sort a column.
+        Rows of weight 0 are none of them: −1. Cost: one sort a column.
         """
         index = torch.arange(len(self))[self.weights > 0]
         columns = [*self.rows.numbers[index].T.numpy(), *self.rows.codes[index].T.numpy()]
@@ -60,8 +60,24 @@ class Cases:
         for column in columns:
             x = column[order]
             new[1:] |= (x[1:] != x[:-1]) & ~((x[1:] != x[1:]) & (x[:-1] != x[:-1]))  # NaN equals NaN here
-        firsts = index[torch.from_numpy(order[new])]
+        which = torch.full((len(self),), -1)
+        sorted_index = index[torch.from_numpy(order)]
+        which[sorted_index] = torch.from_numpy(np.cumsum(new) - 1)
         weights = torch.zeros(int(new.sum()), dtype=torch.float64)
-        weights.index_add_(0, torch.from_numpy(np.cumsum(new) - 1), self.weights[index[torch.from_numpy(order)]])
-        one = self.take(firsts)
-        return Cases(one.rows, one.targets, weights, one.groups, self.classes)
+        weights.index_add_(0, which[sorted_index], self.weights[sorted_index])
+        one = self.take(sorted_index[torch.from_numpy(new)])
+        return Cases(one.rows, one.targets, weights, one.groups, self.classes), which
+
+    def judges(self, fraction: float, seed: int) -> Tensor | None:
+        """Which rows (m,) judge and do not learn, whole groups of them; None: too few for it."""
+        m = len(self)
+        wanted = round(fraction * m)
+        if wanted < FEWEST_JUDGES:
+            return None
+        random = torch.Generator().manual_seed(seed)
+        names, which = torch.arange(m), torch.arange(m)
+        if self.groups is not None:
+            names, which = self.groups.unique(return_inverse=True)
+        order = torch.randperm(len(names), generator=random)
+        chosen = order[torch.bincount(which)[order].cumsum(0) <= wanted]
+        return torch.isin(which, chosen) if len(chosen) else None

@@ -16,6 +16,7 @@ from ..errors import InputError, MissingValueError
 from .base import AttentionEstimator, Member
 from .cases import Cases
 from .encoding import Encoder
+from .saving import plain
 from .tables import read_weights
 
 
@@ -38,7 +39,7 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (n, classes) float64, in the order of ``classes_``."""
-        return self._pooled(self._encoded(X)).numpy()
+        return self._predicted(self._encoded(X)).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class (n,); of equally probable ones the first of ``classes_``."""
@@ -77,8 +78,16 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
             raise InputError(f"y holds the class {labels[unknown][0]!r}, which fit has not seen: fit the model anew")
         return found
 
+    def _own_state(self) -> dict[str, Any]:
+        classes = [plain(name, "classes_") for name in self.classes_]
+        return {"classes": classes, "dtype": self.classes_.dtype.str}
+
+    def _set_own_state(self, state: dict[str, Any]) -> None:
+        dtype = object if state["dtype"] == "|O" else state["dtype"]
+        self.classes_ = np.array(state["classes"], dtype=dtype)
+
     def _values_at(self, positions: np.ndarray) -> dict[str, np.ndarray]:
-        return {"value": self.classes_[self._targets[torch.from_numpy(positions)].argmax(1).numpy()]}
+        return {"value": self.classes_[self._members[0].targets[torch.from_numpy(positions)].argmax(1).numpy()]}
 
     def _read_out(self, member: Member, value: Tensor) -> Tensor:
         return member.similarity.probabilities(value)

@@ -34,6 +34,7 @@ class Similarity(nn.Module, ABC):
     """
 
     score: Score = Gaussian(1.0)
+    memorises: bool = True  # may know rows that it learned from by heart: intervals then go by rows that judged
     slopes: int = 0  # so many leading columns of φ may carry the slopes of a local line; 0: none
 
     @classmethod
@@ -88,10 +89,14 @@ class Bandwidth(Similarity):
     Aitchison and Aitken 1976 (categories).
     """
 
+    memorises = False
+    order: Tensor
+
     def __init__(self, features: Features):
         super().__init__()
         self.features = features
         self.log_inverse = nn.Parameter(torch.zeros(features.scales, dtype=torch.float64))
+        self.register_buffer("order", torch.arange(features.width))  # of the columns of φ: narrow bandwidths first
 
     @classmethod
     def begin(cls, cases: Cases, seed: int) -> Self:
@@ -105,11 +110,17 @@ class Bandwidth(Similarity):
     def slopes(self) -> int:  # type: ignore[override]
         return self.features.width
 
+    @property
+    def inverse(self) -> Tensor:
+        """1 / h of each feature (width,), in standard deviations."""
+        return self.log_inverse.exp()[self.features.scale_of]
+
     def embed(self, rows: Rows) -> Tensor:
-        return self.features(rows) * self.log_inverse.exp()[self.features.scale_of]
+        return (self.features(rows) * self.inverse)[:, self.order]
 
     def learn(self, cases: Cases, effort: Effort) -> None:
         train(self, cases, effort, Recipe(rate=0.1))
+        self.order.copy_(self.inverse.detach().argsort(descending=True, stable=True))
 
     def config(self) -> dict[str, Any]:
         return {"features": self.features.config()}
@@ -117,3 +128,70 @@ class Bandwidth(Similarity):
     @classmethod
     def made(cls, config: dict[str, Any]) -> Self:
         return cls(Features.made(config["features"]))
+
+
+class Linear(Similarity):
+    """A linear map: φ(x) = W z, z the standardised features. A column of W tells what one feature adds to φ.
+
+    W starts as the bandwidths that were learned first; with more than `MOST` features, as their projection on the
+    leading directions in which rows then differ.
+
+    Source: Goldberger et al. 2005 and Weinberger and Tesauro 2007 (a metric learned by leaving one out).
+    """
+
+    MOST = 32
+
+    def __init__(self, features: Features, width: int):
+        super().__init__()
+        self.features = features
+        self.weight = nn.Parameter(torch.zeros(width, features.width, dtype=torch.float64))
+
+    @classmethod
+    def begin(cls, cases: Cases, seed: int) -> Self:
+        start = Bandwidth.begin(cases, seed)
+        made = cls(start.features, min(cls.MOST, start.features.width))
+        made._start_at(start, cases)
+        return made
+
+    @property
+    def slopes(self) -> int:  # type: ignore[override]
+        return len(self.weight)
+
+    def embed(self, rows: Rows) -> Tensor:
+        return self.features(rows) @ self.weight.T
+
+    def learn(self, cases: Cases, effort: Effort) -> None:
+        start = Bandwidth.begin(cases, effort.seed).to(self.weight.device)
+        start.learn(cases, effort)
+        self._start_at(start, cases)
+        train(self, cases, effort, Recipe(rate=0.02, steps=400))
+        with torch.no_grad():
+            self.weight.copy_(turned(self.weight))
+
+    @torch.no_grad()
+    def _start_at(self, start: Bandwidth, cases: Cases) -> None:
+        self.weight.copy_(leading(start.inverse, self.features(cases.rows), cases.weights, self.MOST))
+
+    def config(self) -> dict[str, Any]:
+        return {"features": self.features.config(), "width": len(self.weight)}
+
+    @classmethod
+    def made(cls, config: dict[str, Any]) -> Self:
+        return cls(Features.made(config["features"]), config["width"])
+
+
+def leading(inverse: Tensor, z: Tensor, weights: Tensor, most: int) -> Tensor:
+    """The map z → inverse · z (f,), followed by a projection on the ``most`` directions in which it differs most."""
+    diagonal = torch.diag(inverse)
+    if len(inverse) <= most:
+        return diagonal
+    centred = z * inverse
+    centred = centred - (weights[:, None] * centred).sum(0) / weights.sum()
+    covariance = (centred * weights[:, None]).T @ centred / weights.sum()
+    return torch.linalg.eigh(covariance)[1].flip(1)[:, :most].T @ diagonal
+
+
+def turned(weight: Tensor) -> Tensor:
+    """The same distances, with the directions in which φ changes fastest first."""
+    _, lengths, directions = torch.linalg.svd(weight, full_matrices=False)
+    return lengths[:, None] * directions

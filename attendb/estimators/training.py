@@ -1,8 +1,8 @@
 """How a similarity learns: rows are predicted from all rows but themselves, in mini-batches.
 
 Each step predicts `QUERIES` rows from `CANDIDATES` rows drawn from the table, never more, so a step costs the same
-however long the table is. Some rows are held out to judge by; where there are too few of them, the rows that learn
-judge, each left out of its own prediction. The state that was judged best is kept.
+however long the table is. Rows that were held out judge; where there are none, the rows that learn do, each left out of
+its own prediction. The state that was judged best is kept.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ if TYPE_CHECKING:
 
 QUERIES = 512
 CANDIDATES = 4096
-FEWEST_HELD_OUT = 100  # with fewer rows to judge by, chance would choose
 SMOOTHING = 1e-3  # share of an even guess in the probabilities of the loss: a window without the class costs log K·10³
 
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """How long and by what to learn. ``held_out``: rows for early stopping; None: ``validation_fraction`` of them."""
+    """How long to learn, and by which rows to judge: ``judges`` do not learn; None: those that learn judge."""
 
     max_seconds: float = 300.0
     seed: int = 0
-    held_out: Cases | None = None
-    validation_fraction: float = 0.1
+    judges: Cases | None = None
     shown: Callable[[int, int, float], None] = lambda done, total, loss: None
     started: float = field(default_factory=time.monotonic)
 
@@ -98,30 +96,9 @@ class Trial:
 
     def __init__(self, cases: Cases, effort: Effort):
         self.random = torch.Generator().manual_seed(effort.seed)
-        self.cases, self.judges = cases, effort.held_out
-        if self.judges is None:
-            held = self._held_out(cases, effort.validation_fraction)
-            if held is not None:
-                self.cases, self.judges = cases.take((~held).nonzero()[:, 0]), cases.take(held.nonzero()[:, 0])
-        m = len(self.cases)
-        judges = m if self.judges is None else len(self.judges)
-        self.judged = self.draw(judges, QUERIES)
+        self.cases, self.judges = cases, effort.judges
+        self.judged = self.draw(len(cases if self.judges is None else self.judges), QUERIES)
         self.jury = self.cases.take(self._with(self.judged if self.judges is None else None, CANDIDATES))
-
-    def _held_out(self, cases: Cases, fraction: float) -> Tensor | None:
-        m = len(cases)
-        if round(fraction * m) < FEWEST_HELD_OUT:
-            return None
-        if cases.groups is None:
-            held = torch.zeros(m, dtype=torch.bool)
-            held[torch.randperm(m, generator=self.random)[: round(fraction * m)]] = True
-            return held
-        names, which = cases.groups.unique(return_inverse=True)
-        chosen = torch.rand(len(names), generator=self.random).argsort()
-        sizes = torch.bincount(which)[chosen].cumsum(0)
-        out = chosen[sizes <= max(round(fraction * m), int(sizes[0]))]
-        held = torch.isin(which, out)
-        return None if len(out) >= len(names) - 1 else held
 
     def draw(self, m: int, size: int) -> Tensor:
         """Up to ``size`` different positions of m, in random order."""
