@@ -9,6 +9,7 @@ is made from the rows that it will compare (`begin`), then learns (`learn`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -20,7 +21,8 @@ from ..scores.distance import Gaussian
 from .cases import Cases
 from .encoding import Rows
 from .features import Features
-from .training import Effort, Recipe, train
+from .starting import start, usefulness
+from .training import Effort, Recipe, Trial, train
 
 SIMILARITIES: dict[str, str] = {"bandwidth": "similarity:Bandwidth", "linear": "similarity:Linear"}
 
@@ -119,6 +121,10 @@ class Bandwidth(Similarity):
         return (self.features(rows) * self.inverse)[:, self.order]
 
     def learn(self, cases: Cases, effort: Effort) -> None:
+        if len(cases) > 2:
+            with torch.no_grad():
+                useful = usefulness(self.features(cases.rows), self.features.scale_of, cases, effort.seed)
+                start(self.log_inverse, useful, partial(Trial(cases, effort).judge, self))
         train(self, cases, effort, Recipe(rate=0.1))
         self.order.copy_(self.inverse.detach().argsort(descending=True, stable=True))
 
@@ -148,9 +154,9 @@ class Linear(Similarity):
 
     @classmethod
     def begin(cls, cases: Cases, seed: int) -> Self:
-        start = Bandwidth.begin(cases, seed)
-        made = cls(start.features, min(cls.MOST, start.features.width))
-        made._start_at(start, cases)
+        simple = Bandwidth.begin(cases, seed)
+        made = cls(simple.features, min(cls.MOST, simple.features.width))
+        made._start_at(simple, cases)
         return made
 
     @property
@@ -161,16 +167,16 @@ class Linear(Similarity):
         return self.features(rows) @ self.weight.T
 
     def learn(self, cases: Cases, effort: Effort) -> None:
-        start = Bandwidth.begin(cases, effort.seed).to(self.weight.device)
-        start.learn(cases, effort)
-        self._start_at(start, cases)
+        simple = Bandwidth.begin(cases, effort.seed).to(self.weight.device)
+        simple.learn(cases, effort)
+        self._start_at(simple, cases)
         train(self, cases, effort, Recipe(rate=0.02, steps=400))
         with torch.no_grad():
             self.weight.copy_(turned(self.weight))
 
     @torch.no_grad()
-    def _start_at(self, start: Bandwidth, cases: Cases) -> None:
-        self.weight.copy_(leading(start.inverse, self.features(cases.rows), cases.weights, self.MOST))
+    def _start_at(self, simple: Bandwidth, cases: Cases) -> None:
+        self.weight.copy_(leading(simple.inverse, self.features(cases.rows), cases.weights, self.MOST))
 
     def config(self) -> dict[str, Any]:
         return {"features": self.features.config(), "width": len(self.weight)}
