@@ -91,7 +91,8 @@ class KernelSmoother(RegressorMixin, BaseEstimator):
         """Keep the rows, and choose the bandwidth.
 
         ``X`` (m, d) numbers, ``y`` (m,) numbers. ``sample_weight`` (m,) ≥ 0: how many times a row counts; 2 is the row
-        twice, 0 a row that is not there.
+        twice, 0 a row that is not there. The copies of a row stay when "loo" leaves one out, and know its y: where
+        weights are no counts, give a bandwidth.
         Raises InputError for a bandwidth that is ≤ 0, NaN or infinite, and for NaN or infinities in the table.
         """
         if self.local not in ("constant", "linear"):
@@ -212,7 +213,8 @@ class KernelSmoother(RegressorMixin, BaseEstimator):
             w = np.where(curve.empty, 0.0, w)
             if not w.any():
                 raise InputError(
-                    "no row has another within reach, so nothing is known of the noise: a band needs a larger bandwidth"
+                    "no row has another within reach, so nothing is known of the noise: a band needs more rows, or a "
+                    "larger bandwidth"
                 )
             self._deviation = float(np.sqrt(w @ (self._y[own] - curve.value) ** 2 / (w @ (1 + curve.squares))))
         return self._deviation
