@@ -1,5 +1,9 @@
 """attendb: a database that you query with attention."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from .answer import Answer
 from .attention import attend
 from .database import Database
@@ -75,5 +79,15 @@ __all__ = [
     "Uniform",
     "Weighting",
     "attend",
+    "estimators",
     "show_heatmaps",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`attendb.estimators` is loaded when it is first used: it stands on scikit-learn and pandas."""
+    if name == "estimators":
+        from importlib import import_module
+
+        return import_module(".estimators", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """Draw the pictures of README.md and docs/: python docs/make_images.py [FOLDER], by default docs/images.
 
-The heatmaps and fits are drawn by the code blocks of queries_keys_values.md; this script runs that page in the folder.
+The heatmaps and fits are drawn by the code blocks of queries_keys_values.md and smoothing.md; this script runs those
+pages in the folder.
 The two drawings in SVG are made here, from answers of the library.
 """
 
@@ -129,7 +130,8 @@ def draw_explanation(path: Path, report: Report) -> None:
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.chdir(folder):
-        run_page(HERE / "queries_keys_values.md")
+        for page in ("queries_keys_values.md", "smoothing.md"):
+            run_page(HERE / page)
     draw_pooling(folder / "pooling.svg")
     with tempfile.TemporaryDirectory() as scratch:
         report = run_demo(out=Path(scratch) / "heatmap.png")

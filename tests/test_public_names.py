@@ -13,7 +13,8 @@ NAMES = """
     Additive Answer AttendbError Bilinear Boxcar ConflictError Conic Constant Cosine Database Dot EditSimilarity
     Entmax15 Epanechnikov Equal Euclidean Exact Gaussian InputError KindError Laplacian Linear MissingValueError
     NGramSimilarity Nearest Normalized NotFoundError PerColumn PlanError Pooling Sampled ScaledDot Score Softmax
-    Sparsemax StorageError Thresholded TooLargeError TopK Triangular Uniform Weighting attend show_heatmaps
+    Sparsemax StorageError Thresholded TooLargeError TopK Triangular Uniform Weighting attend
+    estimators show_heatmaps
 """.split()
 
 

@@ -1,0 +1,93 @@
+"""AttentionClassifier: classes from a table of past cases."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from torch import Tensor
+
+from ..errors import InputError, MissingValueError
+from .base import AttentionEstimator, Member
+from .cases import Cases
+from .encoding import Encoder
+from .saving import plain
+from .tables import read_weights
+
+
+class AttentionClassifier(ClassifierMixin, AttentionEstimator):
+    """Predict classes: P(c | x) = Σ_i α(x, x_i) [y_i = c], α = softmax of a learned similarity."""
+
+    _classes = True
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, eval_set: tuple[Any, Any] | None = None
+    ) -> Self:
+        """Learn the similarity from the cases ``X`` (n, columns) with the classes ``y`` (n,)."""
+        table = self._read(X)
+        labels = self._labels(y, len(table))
+        weights = read_weights(sample_weight, len(table))
+        self.classes_ = np.unique(labels[weights > 0])
+        self.encoder_ = Encoder.of(table[weights > 0])
+        self._fit(table, self._one_hot(labels)[0], weights, groups, eval_set)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities (n, classes) float64, in the order of ``classes_``."""
+        return self._predicted(self._encoded(X)).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class (n,); of equally probable ones the first of ``classes_``."""
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+    def _labels(self, y: Any, rows: int) -> np.ndarray:
+        if y is None:
+            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None: give classes")
+        labels = column_or_1d(y, warn=True)
+        check_consistent_length(np.empty(rows), labels)
+        missing = np.asarray(pd.isna(labels), dtype=bool)
+        if missing.any():
+            count = int(missing.sum())
+            raise MissingValueError(
+                f"y has {count} missing class{'es' * (count != 1)} (first: row {int(missing.argmax())}): drop the rows"
+            )
+        check_classification_targets(labels)
+        return labels
+
+    def _one_hot(self, labels: np.ndarray) -> tuple[Tensor, np.ndarray]:
+        """(n, classes), and which labels (n,) are no class, so that their rows are 0."""
+        codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        unknown = self.classes_[codes] != labels
+        found = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).double()
+        found[torch.from_numpy(unknown)] = 0.0
+        return found, unknown
+
+    def _units_of(self, cases: Cases) -> tuple[Tensor, Tensor]:
+        zero = torch.zeros(cases.targets.shape[1], dtype=torch.float64)
+        return zero, zero + 1
+
+    def _outcomes_of(self, y: Any, rows: int) -> Tensor:
+        labels = self._labels(y, rows)
+        found, unknown = self._one_hot(labels)
+        if unknown.any():
+            raise InputError(f"y holds the class {labels[unknown][0]!r}, which fit has not seen: fit the model anew")
+        return found
+
+    def _own_state(self) -> dict[str, Any]:
+        classes = [plain(name, "classes_") for name in self.classes_]
+        return {"classes": classes, "dtype": self.classes_.dtype.str}
+
+    def _set_own_state(self, state: dict[str, Any]) -> None:
+        dtype = object if state["dtype"] == "|O" else state["dtype"]
+        self.classes_ = np.array(state["classes"], dtype=dtype)
+
+    def _values_at(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        return {"value": self.classes_[self._members[0].targets[torch.from_numpy(positions)].argmax(1).numpy()]}
+
+    def _read_out(self, member: Member, value: Tensor) -> Tensor:
+        return member.similarity.probabilities(value)

@@ -1,0 +1,167 @@
+"""A learned similarity with the training rows as it sees them, and what it predicts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .cases import Cases
+from .encoding import Rows
+from .local_linear import FEWEST, MOST_SLOPES, effective_rows, read_out, value_map
+from .pooling import Memory, pool
+from .similarity import Similarity
+from .training import losses
+
+SETTLING = 1024  # rows that are predicted to find the common scale
+STEP = 0.25  # of the logarithm of the common scale
+RIDGES = (0.001, 0.01, 0.1, 1.0)
+
+
+class Predicted(NamedTuple):
+    """``value`` (n, v); ``variance`` (n, v) of the targets in the window, where asked for; ``empty`` (n,)."""
+
+    value: Tensor
+    variance: Tensor | None
+    empty: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """``memory``: the training rows embedded, times ``sharpness``; ``targets`` (m, v); ``prior`` (m, v): their g.
+
+    ``ridge``: of local lines; None: local constants.
+    """
+
+    similarity: Similarity
+    memory: Memory
+    targets: Tensor
+    prior: Tensor | None
+    sharpness: float = 1.0
+    ridge: float | None = None
+
+    @staticmethod
+    @torch.no_grad()
+    def of(
+        similarity: Similarity, cases: Cases, *, sharpness: float = 1.0, ridge: float | None = None
+    ) -> Member:
+        """The member that remembers these rows."""
+        memory = Memory(similarity.embed(cases.rows) * sharpness, cases.weights, cases.groups)
+        return Member(similarity, memory, cases.targets, similarity.prior(cases.rows), sharpness, ridge)
+
+    @property
+    def values(self) -> Tensor:
+        """What the rows vote for: their targets, less what the prior explains of them."""
+        return self.targets if self.prior is None else self.targets - self.prior
+
+    def remembering(self, cases: Cases) -> Member:
+        """The member with these rows in place of its own."""
+        return Member.of(self.similarity, cases, sharpness=self.sharpness, ridge=self.ridge)
+
+    def with_more(self, cases: Cases) -> Member:
+        """The member that remembers these rows too."""
+        more = Member.of(self.similarity, cases, sharpness=self.sharpness)
+        a, b = self.memory, more.memory
+        groups = None if a.groups is None or b.groups is None else torch.cat([a.groups, b.groups])
+        memory = Memory(torch.cat([a.keys, b.keys]), torch.cat([a.weights, b.weights]), groups)
+        prior = None if self.prior is None or more.prior is None else torch.cat([self.prior, more.prior])
+        return replace(self, memory=memory, prior=prior, targets=torch.cat([self.targets, more.targets]))
+
+    def scaled(self, sharpness: float, ridge: float | None) -> Member:
+        """The member with another common scale."""
+        memory = replace(self.memory, keys=self.memory.keys * (sharpness / self.sharpness))
+        return replace(self, memory=memory, sharpness=sharpness, ridge=ridge)
+
+    @torch.no_grad()
+    def embed(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
+        """φ and g of new rows."""
+        return self.similarity.embed(rows) * self.sharpness, self.similarity.prior(rows)
+
+    def predict(self, rows: Rows, *, spread: bool = False) -> Predicted:
+        """The targets of new rows."""
+        return self._predict(*self.embed(rows), None, (self.ridge,), spread=spread)[0]
+
+    @torch.no_grad()
+    def best(self, rows: Rows, top: int) -> tuple[Tensor, Tensor]:
+        """Positions and weights (n, top) of the remembered rows of the highest weights."""
+        nothing = torch.zeros(len(self.targets), 1, dtype=torch.float64)
+        found = pool(self.similarity.score, self.embed(rows)[0], self.memory, nothing, top=top).top
+        assert found is not None
+        return found.positions, found.weights
+
+    def leave_out(self, own: Tensor, *, spread: bool = False) -> Predicted:
+        """The targets of remembered rows, by position, each of which leaves itself out."""
+        return self._leave_out(own, (self.ridge,), spread=spread)[0]
+
+    def _leave_out(self, own: Tensor, ridges: tuple[float | None, ...], *, spread: bool = False) -> list[Predicted]:
+        prior = None if self.prior is None else self.prior[own]
+        return self._predict(self.memory.keys[own], prior, own, ridges, spread=spread)
+
+    @torch.no_grad()
+    def _predict(
+        self, queries: Tensor, prior: Tensor | None, own: Tensor | None, ridges: tuple[float | None, ...], *, spread: bool
+    ) -> list[Predicted]:
+        """One answer for each ridge, from one pass over the pairs."""
+        values, v = self.values, self.targets.shape[1]
+        r = min(self.similarity.slopes, MOST_SLOPES) if any(ridge is not None for ridge in ridges) else 0
+        parts = [values]
+        if r:
+            parts = [value_map(self.memory.keys[:, :r], values)]
+        if spread:
+            parts.append(values.square())
+        score = self.similarity.score
+        pooled = pool(score, queries, self.memory, torch.cat(parts, 1), own=own)
+        found, variance = pooled.value, None
+        if spread:
+            at = r + r * (r + 1) // 2
+            mean = found[:, at : at + v]
+            variance = (found[:, -v:] - mean.square()).clamp(min=0.0)
+            found = found[:, :-v]
+        thin = torch.zeros(0)
+        if r:
+            thin = ~(effective_rows(score, queries, self.memory, pooled, own) >= FEWEST)
+        out = []
+        for ridge in ridges:
+            value = found if not r or ridge is None else read_out(found, queries[:, :r], v, ridge, thin)
+            out.append(Predicted(value if prior is None else value + prior, variance, pooled.empty))
+        return out
+
+
+def settled(member: Member, cases: Cases, *, line: bool, seed: int) -> Member:
+    """The member at the common scale that predicts rows best from all others, and with the best ridge of its lines.
+
+    A similarity learns from a sample of the table; all rows bear narrower windows. Cost: about 8 predictions of
+    `SETTLING` rows.
+    """
+    random = torch.Generator().manual_seed(seed)
+    own = torch.randperm(len(cases), generator=random)[:SETTLING]
+    ridges: tuple[float | None, ...] = RIDGES if line and member.similarity.slopes else (None,)
+    tried: dict[int, tuple[float, float | None]] = {}
+
+    def loss_at(step: int) -> float:
+        if step not in tried:
+            scaled = member.scaled(member.sharpness * math.exp(STEP * step), None)
+            found = [_mean_loss(scaled, cases, own, one) for one in scaled._leave_out(own, ridges)]
+            best = min(range(len(found)), key=lambda i: found[i])
+            tried[step] = found[best], ridges[best]
+        return tried[step][0]
+
+    at = 0
+    for direction in (1, -1):
+        while abs(at) < 12 and loss_at(at + direction) < loss_at(at):
+            at += direction
+        if at:
+            break
+    loss_at(at)
+    return member.scaled(member.sharpness * math.exp(STEP * at), tried[at][1])
+
+
+def _mean_loss(member: Member, cases: Cases, own: Tensor, one: Predicted) -> float:
+    value = member.similarity.probabilities(one.value) if cases.classes else one.value
+    weights = cases.weights[own].masked_fill(one.empty, 0.0)
+    each = losses(value, cases.targets[own], classes=cases.classes)
+    loss = float((each * weights).sum() / weights.sum().clamp(min=1e-300))
+    return loss if math.isfinite(loss) else math.inf

@@ -1,0 +1,115 @@
+"""AttentionRegressor: numbers from a table of past cases."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from torch import Tensor
+
+from ..errors import InputError
+from .base import AttentionEstimator
+from .cases import Cases
+from .conformal import Calibration
+from .encoding import Encoder
+from .members import Predicted
+from .tables import read_numbers, read_weights
+
+
+CALIBRATING = 8192  # rows at most that intervals are calibrated on
+
+
+class AttentionRegressor(RegressorMixin, AttentionEstimator):
+    """Predict numbers: y^(x) = g(x) + Σ_i α(x, x_i) (y_i − g(x_i)), α = softmax of a learned similarity."""
+
+    _classes = False
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, eval_set: tuple[Any, Any] | None = None
+    ) -> Self:
+        """Learn the similarity from the cases ``X`` (n, columns) with the outcomes ``y`` (n,) or (n, v)."""
+        table = self._read(X)
+        array = self._numbers(y, len(table), first=True)
+        weights = read_weights(sample_weight, len(table))
+        self.encoder_ = Encoder.of(table[weights > 0])
+        self._fit(table, array, weights, groups, eval_set)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) float64, or (n, v) where y had v columns."""
+        value = (self._predicted(self._encoded(X)) * self._scale + self._centre).numpy()
+        return value[:, 0] if self._flat else value
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
+        """Low and high of an interval that holds a new outcome with probability ``level``: (n, 2), or (n, v, 2)."""
+        if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
+            raise InputError(f"level must be a number between 0 and 1, got {level!r}: 0.9 for nine cases of ten")
+        rows = self._encoded(X)
+        if self._calibration is None:
+            self._calibration = self._calibrated()
+        value, variance = _mean([member.predict(rows, spread=True) for member in self._members])
+        found = torch.from_numpy(self._calibration.interval(value.numpy(), variance.numpy(), level))
+        found = (found * self._scale[:, None] + self._centre[:, None]).numpy()
+        return found[:, 0] if self._flat else found
+
+    def _calibrated(self) -> Calibration:
+        """From rows that leave themselves out, or from the rows of eval_set where they judged what was learned."""
+        first = self._members[0]
+        judges, weights = self._judges, first.memory.weights
+        memorises = first.similarity.memorises
+        if memorises and isinstance(judges, Cases):
+            found = [member.predict(judges.rows, spread=True) for member in self._members]
+            targets, weights = judges.targets, judges.weights
+        else:
+            may = weights > 0
+            if memorises and isinstance(judges, Tensor):
+                may = may & judges
+            own = may.nonzero()[:, 0]
+            own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(0))[:CALIBRATING]]
+            found = [member.leave_out(own, spread=True) for member in self._members]
+            targets, weights = first.targets[own], weights[own]
+        value, variance = _mean(found)
+        told = ~found[0].empty
+        return Calibration.of(*((x[told]).numpy() for x in (targets - value, variance, weights)))
+
+    def _numbers(self, y: Any, rows: int, *, first: bool) -> Tensor:
+        """(n, v) float64."""
+        if y is None:
+            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None: give outcomes")
+        array, names = read_numbers(y, rows)
+        if first:
+            self._flat = array.ndim == 1
+            width = 1 if self._flat else array.shape[1]
+            self._names = names or (["value"] if width == 1 else [f"value {i}" for i in range(width)])
+        array = array.reshape(rows, -1)
+        if array.shape[1] != len(self._names):
+            raise InputError(f"y has {array.shape[1]} columns but had {len(self._names)} when the model was fitted")
+        return torch.from_numpy(array)
+
+    def _units_of(self, cases: Cases) -> tuple[Tensor, Tensor]:
+        share = (cases.weights / cases.weights.sum())[:, None]
+        centre = (share * cases.targets).sum(0)
+        deviation = (share * (cases.targets - centre).square()).sum(0).sqrt()
+        flat = ~(deviation > 4 * torch.finfo(torch.float64).eps * centre.abs())
+        return torch.where(flat, cases.targets[0], centre), torch.where(flat, 1.0, deviation)
+
+    def _outcomes_of(self, y: Any, rows: int) -> Tensor:
+        return self._numbers(y, rows, first=False)
+
+    def _own_state(self) -> dict[str, Any]:
+        return {"flat": self._flat, "names": self._names}
+
+    def _set_own_state(self, state: dict[str, Any]) -> None:
+        self._flat, self._names = state["flat"], state["names"]
+
+    def _values_at(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        values = (self._members[0].targets[torch.from_numpy(positions)] * self._scale + self._centre).numpy()
+        return {name: values[:, i] for i, name in enumerate(self._names)}
+
+
+def _mean(found: list[Predicted]) -> tuple[Tensor, Tensor]:
+    """Value and variance, averaged over the members."""
+    variances = [one.variance for one in found if one.variance is not None]
+    return torch.stack([one.value for one in found]).mean(0), torch.stack(variances).mean(0)

@@ -1,0 +1,170 @@
+"""How a similarity learns: rows are predicted from all rows but themselves, in mini-batches.
+
+Each step predicts `QUERIES` rows from `CANDIDATES` rows drawn from the table, never more, so a step costs the same
+however long the table is. Rows that were held out judge; where there are none, the rows that learn do, each left out of
+its own prediction. The state that was judged best is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .cases import Cases
+from .pooling import Memory, Pooled, pool
+
+if TYPE_CHECKING:
+    from .similarity import Similarity
+
+QUERIES = 512
+CANDIDATES = 4096
+SMOOTHING = 1e-3  # share of an even guess in the probabilities of the loss: a window without the class costs log K·10³
+
+
+@dataclass(frozen=True, eq=False)
+class Effort:
+    """How long to learn, and by which rows to judge: ``judges`` do not learn; None: those that learn judge."""
+
+    max_seconds: float = 300.0
+    seed: int = 0
+    judges: Cases | None = None
+    shown: Callable[[int, int, float], None] = lambda done, total, loss: None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() - self.started > self.max_seconds
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a similarity is trained: Adam at ``rate``, which falls to 0 along a cosine over ``steps``.
+
+    Every ``check`` steps it is judged, and ends after ``patience`` checks without an improvement of one in 10⁴.
+    """
+
+    rate: float = 0.05
+    steps: int = 200
+    check: int = 10
+    patience: int = 4
+    decay: float = 0.0
+
+
+def losses(predicted: Tensor, targets: Tensor, *, classes: bool) -> Tensor:
+    """(n,): the mean squared error over the targets, or the log loss of the right class."""
+    if not classes:
+        return (predicted - targets).square().mean(1)
+    even = SMOOTHING / targets.shape[1]
+    right = (predicted * targets).sum(1).clamp(min=0.0)
+    return -((1 - SMOOTHING) * right + even).log()
+
+
+def predict_cases(similarity: Similarity, cases: Cases, queries: Cases | None, own: Tensor | None) -> tuple[Tensor, Pooled]:
+    """Targets (n, v) of new rows, or of rows ``own`` (n,) of the cases, each of which leaves itself out."""
+    keys, prior = similarity.embed(cases.rows), similarity.prior(cases.rows)
+    if own is not None:
+        q, q_prior = keys[own], None if prior is None else prior[own]
+    else:
+        assert queries is not None
+        q, q_prior = similarity.embed(queries.rows), similarity.prior(queries.rows)
+    values = cases.targets.to(keys.dtype) if prior is None else cases.targets - prior
+    pooled = pool(similarity.score, q, Memory(keys, cases.weights, cases.groups), values, own=own)
+    return pooled.value if q_prior is None else pooled.value + q_prior, pooled
+
+
+def loss_of(similarity: Similarity, cases: Cases, queries: Cases | None = None, own: Tensor | None = None) -> Tensor:
+    """The mean loss of new rows, or of rows ``own`` of the cases; rows that no other may vote for do not count."""
+    asked = cases.take(own) if own is not None else queries
+    assert asked is not None
+    predicted, pooled = predict_cases(similarity, cases, queries, own)
+    if cases.classes:
+        predicted = similarity.probabilities(predicted)
+    weights = asked.weights.masked_fill(pooled.empty, 0.0)
+    each = losses(predicted, asked.targets.to(predicted.dtype), classes=cases.classes)
+    return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float64).tiny)
+
+
+class Trial:
+    """What learns and what judges, drawn once with a seed of its own."""
+
+    def __init__(self, cases: Cases, effort: Effort):
+        self.random = torch.Generator().manual_seed(effort.seed)
+        self.cases, self.judges = cases, effort.judges
+        self.judged = self.draw(len(cases if self.judges is None else self.judges), QUERIES)
+        self.jury = self.cases.take(self._with(self.judged if self.judges is None else None, CANDIDATES))
+
+    def draw(self, m: int, size: int) -> Tensor:
+        """Up to ``size`` different positions of m, in random order."""
+        return torch.randperm(m, generator=self.random)[:size]
+
+    def _with(self, own: Tensor | None, size: int) -> Tensor:
+        """Positions of rows to vote: first ``own``, then others, up to ``size``."""
+        m = len(self.cases)
+        if own is None:
+            return self.draw(m, size)
+        others = torch.ones(m, dtype=torch.bool)
+        others[own] = False
+        rest = others.nonzero()[:, 0]
+        if len(rest) > size - len(own):
+            rest = rest[self.draw(len(rest), size - len(own))]
+        return torch.cat([own, rest])
+
+    def batches(self) -> Iterator[tuple[Cases, Tensor]]:
+        """Rows that vote, and the positions of those among them that are predicted: without end."""
+        m = len(self.cases)
+        while True:
+            for some in torch.randperm(m, generator=self.random).split(min(m, QUERIES)):
+                if len(some) < min(m, QUERIES) // 2:
+                    continue
+                if m <= CANDIDATES:
+                    yield self.cases, some
+                else:
+                    yield self.cases.take(self._with(some, CANDIDATES)), torch.arange(len(some))
+
+    @torch.no_grad()
+    def judge(self, similarity: Similarity) -> float:
+        """The loss of the rows that judge; infinite where it is no number."""
+        if self.judges is None:
+            loss = float(loss_of(similarity, self.jury, own=torch.arange(len(self.judged))))
+        else:
+            loss = float(loss_of(similarity, self.jury, self.judges.take(self.judged)))
+        return loss if math.isfinite(loss) else math.inf
+
+
+def train(similarity: Similarity, cases: Cases, effort: Effort, recipe: Recipe) -> None:
+    """Gradient descent on the loss of rows that leave themselves out; the best state that was judged is kept."""
+    parameters = [p for p in similarity.parameters() if p.requires_grad]
+    if not parameters or len(cases) < 3:
+        return
+    trial = Trial(cases, effort)
+    optimiser = torch.optim.Adam(parameters, lr=recipe.rate, betas=(0.9, 0.99), weight_decay=recipe.decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, recipe.steps)
+    best, kept, since = trial.judge(similarity), _state(similarity), 0
+    for step, (voters, own) in enumerate(trial.batches(), start=1):
+        loss = loss_of(similarity, voters, own=own)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        schedule.step()
+        over = step >= recipe.steps or effort.spent
+        if step % recipe.check == 0 or over:
+            judged = trial.judge(similarity)
+            since = 0 if judged < best * (1 - 1e-4) else since + 1
+            if judged < best:
+                best, kept = judged, _state(similarity)
+            effort.shown(step, recipe.steps, best)
+            if over or since >= recipe.patience:
+                break
+    similarity.load_state_dict(kept)
+
+
+def _state(similarity: Similarity) -> dict[str, Tensor]:
+    return {name: x.detach().clone() for name, x in similarity.state_dict().items()}
