@@ -62,6 +62,11 @@ class Explanation:
         """The share of the weight that the rows have."""
         return sum(row.weight for row in self.rows)
 
+    @property
+    def largest_weight(self) -> float:
+        """The weight of the heaviest row."""
+        return max((row.weight for row in self.rows), default=0.0)
+
     @cached_property
     def shares(self) -> dict[str, float]:
         """Of each column in what keeps the rows apart from the query: Σ_i α_i max(0, change_ic), made to sum to 1."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..plots import new_figure
-from .explaining import Explanation
+from .explaining import Explanation, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,7 @@ def draw(explained: Explanation) -> Figure:
         for name, x in at.items():
             _box(axes, x, y, _shade(row.changes[name], top))
             _say(axes, x + 0.5, y + 0.5, row.columns[name], anchor="center")
-        _bar(axes, bars, y, row.weight)
+        _bar(axes, bars, y, row.weight, explained.largest_weight)
         _say(axes, bars + WEIGHTS + 0.5, y + 0.5, row.target, anchor="center")
         if row.brings is not None:
             _say(axes, bars + WEIGHTS + 1.5, y + 0.5, row.brings, anchor="center")
@@ -149,11 +149,11 @@ def _box(axes: Axes, x: float, y: float, fill: Any = "white") -> None:
     axes.add_patch(Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, facecolor=fill, edgecolor=LINE, linewidth=0.8))
 
 
-def _bar(axes: Axes, x: float, y: float, weight: float) -> None:
+def _bar(axes: Axes, x: float, y: float, weight: float, largest: float) -> None:
     from matplotlib.patches import Rectangle
 
     room = WEIGHTS - 0.75
-    long = room * min(1.0, max(0.0, weight))
+    long = room * weight / largest if weight > 0 else 0.0
     axes.add_patch(Rectangle((x + 0.1, y + 0.2), long, 0.6, facecolor=WEIGHT, linewidth=0))
     _say(axes, x + 0.17 + long, y + 0.5, f"{weight:.1%}")
 
@@ -211,7 +211,7 @@ def _section(explained: Explanation) -> str:
     lines = [
         f"<tr><th></th>{''.join(f'<th>{_isolated(name)}</th>' for name in heads)}</tr>",
         f'<tr class="asked"><th>asked</th>{"".join(asked)}</tr>',
-        *(_line(row, columns, explained.largest_change) for row in explained.rows),
+        *(_line(row, columns, explained) for row in explained.rows),
         _shares_line(explained, columns),
     ]
     notes = [carried(explained) + ".", legend(explained) + " Point at a cell for its number: how much the score "
@@ -223,13 +223,13 @@ def _section(explained: Explanation) -> str:
     return f"<section>\n<h1>{_isolated(answer_in_words(explained))}</h1>\n{table}\n{small}\n</section>"
 
 
-def _line(row: Any, columns: Sequence[str], top: float) -> str:
+def _line(row: Row, columns: Sequence[str], explained: Explanation) -> str:
     cells = []
     for name in columns:
-        colour = ",".join(f"{part:.0f}" for part in _mixed(row.changes[name], top))
+        colour = ",".join(f"{part:.0f}" for part in _mixed(row.changes[name], explained.largest_change))
         tip = f"{row.changes[name]:+.3g}"
         cells.append(f'<td style="background:rgb({colour})" title="{tip}">{_isolated(row.columns[name])}</td>')
-    width = 6 * min(1.0, max(0.0, row.weight))
+    width = 6 * row.weight / explained.largest_weight if row.weight > 0 else 0.0
     bar = f'<td><span class="bar" style="width:{width:.3f}rem"></span>{row.weight:.1%}</td>'
     last = f"<td>{_isolated(row.target)}</td>" + (f"<td>{_isolated(row.brings)}</td>" if row.brings is not None else "")
     return f"<tr><th>{_isolated(row.name)}</th>{''.join(cells)}{bar}{last}</tr>"
