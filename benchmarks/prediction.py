@@ -32,7 +32,7 @@ SPEED_LIMITS = {"bandwidth": 2.0, "linear": 2.0, "deep": 5.0, "kNN": None}  # se
 SPEED_FIT = 60.0  # seconds that a fit may learn there: only its predictions are timed
 
 
-def numbers(text: str) -> list[int]:
+def whole_numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
@@ -41,7 +41,7 @@ OPTIONS = (
     ("--models", {"default": "", "metavar": "LIST", "help": f"some of {','.join(m.name for m in MODELS)}"}),
     (
         "--seeds",
-        {"type": numbers, "default": [*range(5)], "metavar": "LIST", "help": "such as 0,1,2 (default: 0 to 4)"},
+        {"type": whole_numbers, "default": [*range(5)], "metavar": "LIST", "help": "such as 0,1,2 (default: 0 to 4)"},
     ),
     ("--resume", {"type": Path, "metavar": "FILE", "help": "JSON lines: finished runs are read from it and added"}),
     ("--run", {"nargs": 3, "metavar": ("MODEL", "SET", "SEED"), "help": "one run alone, printed as JSON"}),
@@ -129,15 +129,14 @@ def chosen(options: Any) -> tuple[list[Model], list[Set]]:
 
 
 def finished(path: Path | None, threads: int) -> dict[Key, Run]:
-    """The runs of a file; a last line that was cut is passed over, and one of other threads is not taken."""
+    """The runs of a file with so many threads; a line that was cut when a run was stopped is passed over, and said."""
     runs: dict[Key, Run] = {}
     lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
     for i, line in enumerate(lines, 1):
         try:
             run = json.loads(line)
         except json.JSONDecodeError:
-            if i < len(lines):
-                raise SystemExit(f"{path}:{i} is no JSON: remove the line") from None
+            print(f"{path}:{i} is no whole line: its run is made again", file=sys.stderr)
             continue
         if run["threads"] == threads:
             runs[run["model"], run["set"], run["seed"]] = run

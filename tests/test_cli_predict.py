@@ -230,6 +230,18 @@ def test_columns_that_name_rows_are_shown_and_not_learned_from(people):
     assert ask("people.csv", "--value", "income", "--at", "ask.csv", "--id", "town")["keys"] == ["name", "age"]
 
 
+def test_texts_of_words_are_learned_from_though_each_row_has_its_own():
+    kinds = ["garden house", "flat", "loft"]
+    table = pandas.DataFrame(
+        {"title": [f"{kinds[i % 3]} number {i}" for i in range(90)], "price": [i % 3 for i in range(90)]}
+    )
+    table.to_csv("homes.csv", index=False)
+    Path("ask.csv").write_text("title\nloft number 200\ngarden house number 300\n")
+    found = ask("homes.csv", "--value", "price", "--at", "ask.csv")
+    assert found["keys"] == ["title"]
+    assert [answer["answer"]["price"] for answer in found["answers"]] == pytest.approx([2, 0], abs=0.3)
+
+
 def test_an_id_names_explained_rows(plant, new):
     plant.assign(id=np.arange(ROWS)[::-1] + 1000).to_csv("numbered.csv", index=False)
     found = ask("numbered.csv", *AT, "--explain", 1)

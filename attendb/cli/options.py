@@ -80,7 +80,7 @@ Tolerance: TypeAlias = Annotated[
 ]
 IdColumns: TypeAlias = Annotated[
     Texts,
-    _option("A column that only names rows; repeat it. Default: id, and text of which each row has its own.", "COLUMN",
+    _option("A column that only names rows; repeat it. Default: id, and words of which each row has its own.", "COLUMN",
             "--id"),
 ]  # fmt: skip
 Features: TypeAlias = Annotated[

@@ -72,16 +72,11 @@ def predict(
         check_writable(out, TABLES, inputs=[table, *words], overwrite=overwrite)
     if picture is not None:
         check_writable(picture, (".html", *PICTURES), inputs=[table, *words])
-    if interval is not None and not 0 < interval < 1:
-        raise InputError(f"--interval {interval:g} is no share between 0 and 1: give 0.9 for nine rows of ten")
     reading = Reading(delimiter, decimal, encoding, tuple(types or ()), tuple(missing or ()), ragged, date_format, sql)
     asked = open_asked(table, version, reading)
     task = _read(asked, words, reading, value, key or [], ids or [], where)
-    if interval is not None and task.classes:
-        raise InputError(f"--interval is for numbers, and {task.target} holds classes: leave it out")
-    kind = "AttentionClassifier" if task.classes else "AttentionRegressor"
-    model = getattr(estimators(), kind)(similarity, random_state=seed, max_seconds=max_seconds, verbose=True)
-    model.fit(_frame(task.past, task.keys), _targets(task.past[task.target], task.classes))
+    _check_interval(interval, task)
+    model = _learned(task, similarity, seed, max_seconds)
     answers = _answer(model, task, interval)
     if explain:
         _explain(model, task, answers, asked, explain)
@@ -139,13 +134,6 @@ def _read(
     return Task(target, _is_class(asked.columns[target]), keys, named_by, past, positions, queries, new)
 
 
-def estimators() -> Any:
-    """The module of the estimators, which takes a while to load."""
-    from .. import estimators as found
-
-    return found
-
-
 # Columns
 
 
@@ -192,15 +180,18 @@ def _naming(asked: Asked, past: pyarrow.Table, target: str, given: Sequence[str]
     if given:
         return list(given)
     found = [] if asked.id_column is None else [asked.id_column]
-    found += [name for name, kind in asked.columns.items() if kind_of(kind) == "text" and _all_differ(past[name])]
+    found += [name for name, kind in asked.columns.items() if kind_of(kind) == "text" and _names_rows(past[name])]
     found = [name for name in dict.fromkeys(found) if name != target and name not in keys]
     if found:
         note(f"assumed: {', '.join(found)} only names rows, so nothing is learned from it (--key uses it)")
     return found
 
 
-def _all_differ(column: pyarrow.ChunkedArray) -> bool:
-    return len(column) > 1 and not column.null_count and len(column.unique()) == len(column)
+def _names_rows(column: pyarrow.ChunkedArray) -> bool:
+    """Whether each row has a word of its own; of texts with spaces the words may tell something."""
+    if len(column) < 2 or column.null_count or len(column.unique()) < len(column):
+        return False
+    return not any(" " in text for text in column.to_pylist())
 
 
 def _keys(asked: Asked, target: str, names: Sequence[str], given: list[str], queries: Queries) -> tuple[str, ...]:
@@ -227,6 +218,13 @@ def _keys(asked: Asked, target: str, names: Sequence[str], given: list[str], que
             f"{asked.name} has no column to predict {target!r} from: its columns are {listed([*asked.columns])}"
         )
     return tuple(keys)
+
+
+def _check_interval(interval: float | None, task: Task) -> None:
+    if interval is not None and not 0 < interval < 1:
+        raise InputError(f"--interval {interval:g} is no share between 0 and 1: give 0.9 for nine rows of ten")
+    if interval is not None and task.classes:
+        raise InputError(f"--interval is for numbers, and {task.target} holds classes: leave it out")
 
 
 def _new_rows(queries: Queries, keys: Sequence[str], named_by: Sequence[str], asked: Asked) -> pandas.DataFrame:
@@ -272,6 +270,15 @@ def _targets(column: pyarrow.ChunkedArray, classes: bool) -> np.ndarray:
 
 
 # Answers
+
+
+def _learned(task: Task, similarity: str, seed: int, max_seconds: float) -> Any:
+    """The model, which has learned from the past rows."""
+    from ..estimators import AttentionClassifier, AttentionRegressor
+
+    kind = AttentionClassifier if task.classes else AttentionRegressor
+    model = kind(similarity, random_state=seed, max_seconds=max_seconds, verbose=True)
+    return model.fit(_frame(task.past, task.keys), _targets(task.past[task.target], task.classes))
 
 
 def _answer(model: Any, task: Task, interval: float | None) -> Answers:
