@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ def show_heatmaps(
     rows, columns = panels.shape[:2]
     names = _read_titles(titles, rows, columns)
     low, high = _limits(panels)
-    figure = new_figure(_read_size(figsize), layout="compressed")
+    figure = new_figure(_read_size(figsize), "compressed")
     grid = figure.subplots(rows, columns, sharex="col", sharey="row", squeeze=False)
     room = figsize[0] / columns * DPI, figsize[1] / rows * DPI
     _frame(grid, panels.shape[2:], room)
@@ -118,8 +118,8 @@ def answer_heatmap(
     return show_heatmaps(matrices, xlabel, ylabel, titles, figsize or (2.5, 2.5), cmap)
 
 
-def new_figure(size: tuple[float, float], layout: Any = None) -> Figure:
-    """A figure of a width and height in inches that no pyplot knows, and that notebooks show."""
+def new_figure(size: tuple[float, float], layout: Literal["compressed", "constrained"] | None = None) -> Figure:
+    """An empty figure of a width and a height in inches, made without pyplot, that notebooks know how to show."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

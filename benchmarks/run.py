@@ -14,7 +14,7 @@ from pathlib import Path
 import compare
 
 CHEAP = ("engine.py", "topk.py", "density.py")  # also with one thread
-LONG = ("sums.py", "regression.py", "growth.py", "planner.py", "tables.py", "larger_than_memory.py")
+LONG = ("sums.py", "regression.py", "smoothing.py", "growth.py", "planner.py", "tables.py", "larger_than_memory.py")
 
 
 def main() -> None:
