@@ -18,8 +18,12 @@ from matplotlib.patches import Rectangle
 
 from attendb.errors import InputError
 from attendb.estimators import AttentionClassifier, AttentionRegressor
+from attendb.estimators.cases import Cases
+from attendb.estimators.encoding import Rows
 from attendb.estimators.explaining import Explanation, Row, explanations
+from attendb.estimators.features import Features
 from attendb.estimators.picture import COLUMNS, answer_in_words, draw, page, shown, write
+from attendb.estimators.similarity import Similarity
 
 random = np.random.default_rng(0)
 M = 150
@@ -147,6 +151,48 @@ def dict_of(model: AttentionRegressor) -> dict[tuple[str, str], float]:
     """The changes of all rows for the first query."""
     one = explanations(model, ASKED[:1], top=60)[0]
     return {(row.name, name): change for row in one.rows for name, change in row.changes.items()}
+
+
+class Corrected(Similarity):
+    """φ: the standardised columns; g: three times the first, in units of the standardised targets."""
+
+    def __init__(self, features: Features):
+        super().__init__()
+        self.features = features
+
+    @classmethod
+    def begin(cls, cases: Cases, seed: int) -> Corrected:
+        return cls(Features.of(cases.rows, cases.weights))
+
+    def embed(self, rows: Rows) -> torch.Tensor:
+        return self.features(rows)
+
+    def prior(self, rows: Rows) -> torch.Tensor:
+        return 3 * rows.numbers[:, :1]
+
+    def learn(self, cases: Cases, effort: object) -> None:
+        pass
+
+    def config(self) -> dict:
+        return {}
+
+    @classmethod
+    def made(cls, config: dict) -> Corrected:
+        raise AssertionError("no model is read here")
+
+
+def test_what_rows_bring_adds_up_to_the_prediction(monkeypatch):
+    monkeypatch.setattr("attendb.estimators.base.similarity_named", lambda name: Corrected)
+    model = AttentionRegressor("corrected", random_state=0).fit(TABLE, Y)
+    for one in explanations(model, ASKED, top=M):
+        assert len(one.rows) == M
+        assert sum(row.weight * row.brings for row in one.rows) == pytest.approx(one.answer, rel=1e-9)
+        for row in one.rows:
+            expected = row.target + 3 * Y.std(ddof=0) * (one.asked["width"] - row.columns["width"])
+            assert row.brings == pytest.approx(expected, rel=1e-9)
+    labels = np.where(Y > 0, "a", "b")
+    classes = explanations(AttentionClassifier("corrected", random_state=0).fit(TABLE, labels), ASKED)
+    assert all(row.brings is None for one in classes for row in one.rows)
 
 
 def test_shares_are_weighted_and_count_only_what_keeps_apart():
