@@ -118,7 +118,7 @@ def answer_heatmap(
     return show_heatmaps(matrices, xlabel, ylabel, titles, figsize or (2.5, 2.5), cmap)
 
 
-def new_figure(size: tuple[float, float], layout: Literal["compressed", "constrained"]) -> Figure:
+def new_figure(size: tuple[float, float], layout: Literal["compressed", "constrained"] | None = None) -> Figure:
     """An empty figure of a width and a height in inches, made without pyplot, that notebooks know how to show."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

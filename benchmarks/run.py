@@ -2,7 +2,7 @@
 
     python benchmarks/run.py [--threads 2]
 
-Those that take seconds are measured with one thread as well.
+Those that take seconds are measured with one thread as well. `prediction.py`, which takes a day, is run by itself.
 """
 
 from __future__ import annotations
