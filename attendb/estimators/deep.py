@@ -43,7 +43,8 @@ class Recipe:
     """How the network is trained: AdamW, an exponential moving average of its weights, early stopping.
 
     ``alone``: weight of the loss of the votes without g, which keeps the distances meaningful. After ``patience`` checks
-    without an improvement the rate falls to ``fall`` of itself, once, from the best state; then learning ends.
+    without an improvement the rate falls to ``fall`` of itself and the batches grow by ``growth``, once, from the best
+    state; then learning ends.
     """
 
     rate: float = 3e-3
@@ -52,7 +53,8 @@ class Recipe:
     dropout: float = 0.1
     alone: float = 0.3
     patience: int = 12
-    fall: float = 0.25
+    fall: float = 0.3
+    growth: int = 4
     checks: int = 400  # at most
 
 import os as _os
@@ -145,6 +147,7 @@ class _Training:
         groups = [{"params": matrices, "weight_decay": recipe.decay}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate)
         self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(recipe.average))
+        self.batch = BATCH
 
     def run(self) -> None:
         """Learn; the network is then the average that was judged best, at the scale that was judged best."""
@@ -168,6 +171,7 @@ class _Training:
         network.load_state_dict(kept)
         if self.judges is not None:
             scales = {self._judge(network, scale): scale for scale in reversed(SCALES)}
+            if _E: print('scales', {round(a,5): b for a,b in scales.items()}, 'falls', falls, 'checks', check)
             with torch.no_grad():
                 network.log_sharpness += math.log(scales[min(scales)])
 
@@ -175,7 +179,7 @@ class _Training:
         """Every row once, in tables of `BATCH` rows; a small table again, so that a check is never fewer than 8 steps."""
         m, total, steps = len(self.cases), 0.0, 0
         while steps < 8:
-            for some in torch.randperm(m).tensor_split(max(1, round(m / BATCH))):
+            for some in torch.randperm(m).tensor_split(max(1, round(m / self.batch))):
                 total += self._step(self.cases.take(some))
                 steps += 1
                 if self.effort.spent:
@@ -233,6 +237,7 @@ class _Training:
     def _go_on_from(self, state: dict[str, Tensor]) -> None:
         self.similarity.network.load_state_dict(state)
         self.average.module.load_state_dict(state)
+        self.batch *= self.recipe.growth
         for group in self.optimiser.param_groups:
             group["lr"] *= self.recipe.fall
 
