@@ -43,23 +43,19 @@ class Recipe:
     """How the network is trained: AdamW, an exponential moving average of its weights, early stopping.
 
     ``alone``: weight of the loss of the votes without g, which keeps the distances meaningful. After ``patience`` checks
-    without an improvement the rate falls to ``fall`` of itself, once, from the best state; then learning ends.
+    without an improvement the rate falls to ``fall`` of itself and the batches grow by ``growth``, once, from the best
+    state; then learning ends.
     """
 
     rate: float = 3e-3
-    decay: float = 0.3
+    decay: float = 1.0
     average: float = 0.99
     dropout: float = 0.1
     alone: float = 0.3
-    patience: int = 12
-    fall: float = 0.25
+    patience: int = 8
+    fall: float = 0.3
+    growth: int = 4
     checks: int = 400  # at most
-
-import os as _os
-_E=eval(_os.environ.get('DEEP','{}'))
-if _E:
-    _R=Recipe
-    def Recipe(): return _R(**_E)
 
 
 class _Learned(Gaussian):
@@ -145,6 +141,7 @@ class _Training:
         groups = [{"params": matrices, "weight_decay": recipe.decay}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate)
         self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(recipe.average))
+        self.batch = BATCH
 
     def run(self) -> None:
         """Learn; the network is then the average that was judged best, at the scale that was judged best."""
@@ -175,7 +172,7 @@ class _Training:
         """Every row once, in tables of `BATCH` rows; a small table again, so that a check is never fewer than 8 steps."""
         m, total, steps = len(self.cases), 0.0, 0
         while steps < 8:
-            for some in torch.randperm(m).tensor_split(max(1, round(m / BATCH))):
+            for some in torch.randperm(m).tensor_split(max(1, round(m / self.batch))):
                 total += self._step(self.cases.take(some))
                 steps += 1
                 if self.effort.spent:
@@ -233,6 +230,7 @@ class _Training:
     def _go_on_from(self, state: dict[str, Tensor]) -> None:
         self.similarity.network.load_state_dict(state)
         self.average.module.load_state_dict(state)
+        self.batch *= self.recipe.growth
         for group in self.optimiser.param_groups:
             group["lr"] *= self.recipe.fall
 

@@ -53,18 +53,17 @@ class Bins(nn.Module):
     def place(self, numbers: Tensor) -> None:
         """Put the bins between quantiles of these rows (n, p); a column without spread gets none.
 
-        A value that occurs c times counts √c times: a column that is nearly always 0 keeps bins for its other values.
+        A third of the quantiles are of the rows where a value that occurs c times counts √c times: a column that is
+        nearly always 0 keeps bins for its other values.
         """
-        shares = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)
         for j in range(numbers.shape[1]):
             x = numbers[:, j]
             x = x[~x.isnan()]
             values, often = x.unique(return_counts=True)
             if len(values) < 2:
                 continue
-            reached = often.double().sqrt().cumsum(0)
-            reached = (reached - reached[0]) / (reached[-1] - reached[0])
-            edges = values[torch.searchsorted(reached, shares).clamp(max=len(values) - 1)].unique()
+            own = [_quantiles(values, often.double(), BINS - BINS // 3), _quantiles(values, often.double().sqrt(), BINS // 3)]
+            edges = torch.cat(own).unique()
             count = len(edges) - 1
             self.low[j, :count] = edges[:-1]
             self.size[j, :count] = edges[1:] - edges[:-1]
@@ -81,6 +80,14 @@ class Bins(nn.Module):
         z = ((numbers - self.centre) / self.spread).nan_to_num(nan=0.0).clamp(-4.0, 4.0).to(self.weight.dtype)
         out = torch.einsum("npt,pte->npe", filled.to(self.weight.dtype), self.weight)
         return (out + z[..., None] * self.slope + self.bias).flatten(1)
+
+
+def _quantiles(values: Tensor, weights: Tensor, count: int) -> Tensor:
+    """The least, the greatest and ``count`` − 1 values between, at equal shares of the weights."""
+    reached = weights.cumsum(0)
+    shares = torch.linspace(0, 1, count + 1, dtype=torch.float64)
+    reached = (reached - reached[0]) / (reached[-1] - reached[0])
+    return values[torch.searchsorted(reached, shares).clamp(max=len(values) - 1)]
 
 
 class Network(nn.Module):
