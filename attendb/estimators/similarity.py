@@ -125,7 +125,7 @@ class Bandwidth(Similarity):
             with torch.no_grad():
                 useful = usefulness(self.features(cases.rows), self.features.scale_of, cases, effort.seed)
                 start(self.log_inverse, useful, partial(Trial(cases, effort).judge, self))
-        train(self, cases, effort, Recipe(rate=0.1))
+        train(self, cases, effort, Recipe())
         self.order.copy_(self.inverse.detach().argsort(descending=True, stable=True))
 
     def config(self) -> dict[str, Any]:
@@ -137,20 +137,22 @@ class Bandwidth(Similarity):
 
 
 class Linear(Similarity):
-    """A linear map: φ(x) = W z, z the standardised features. A column of W tells what one feature adds to φ.
+    """A linear map of the columns: φ(x) = M (z / h), z the standardised features, h bandwidths that were learned first.
 
-    W starts as the bandwidths that were learned first; with more than `MOST` features, as their projection on the
-    leading directions in which rows then differ.
+    M starts as the identity; with more than `MOST` features as the projection on the directions in which z / h differs
+    most. When it has learned, φ is turned so that its first columns are those along which rows differ most.
 
     Source: Goldberger et al. 2005 and Weinberger and Tesauro 2007 (a metric learned by leaving one out).
     """
 
     MOST = 32
+    inverse: Tensor
 
     def __init__(self, features: Features, width: int):
         super().__init__()
         self.features = features
-        self.weight = nn.Parameter(torch.zeros(width, features.width, dtype=torch.float64))
+        self.register_buffer("inverse", torch.ones(features.width, dtype=torch.float64))
+        self.mixing = nn.Parameter(torch.zeros(width, features.width, dtype=torch.float64))
 
     @classmethod
     def begin(cls, cases: Cases, seed: int) -> Self:
@@ -161,43 +163,33 @@ class Linear(Similarity):
 
     @property
     def slopes(self) -> int:  # type: ignore[override]
-        return len(self.weight)
+        return len(self.mixing)
 
     def embed(self, rows: Rows) -> Tensor:
-        return self.features(rows) @ self.weight.T
+        return (self.features(rows) * self.inverse) @ self.mixing.T
 
     def learn(self, cases: Cases, effort: Effort) -> None:
-        simple = Bandwidth.begin(cases, effort.seed).to(self.weight.device)
+        simple = Bandwidth.begin(cases, effort.seed).to(self.inverse.device)
         simple.learn(cases, effort)
         self._start_at(simple, cases)
-        train(self, cases, effort, Recipe(rate=0.02, steps=400))
+        train(self, cases, effort, Recipe(rate=0.02, steps=150, iterations=20, pull=1.0))
         with torch.no_grad():
-            self.weight.copy_(turned(self.weight))
+            _, lengths, directions = torch.linalg.svd(self.mixing * self.inverse, full_matrices=False)
+            self.mixing.copy_(lengths[:, None] * directions / self.inverse)
 
     @torch.no_grad()
     def _start_at(self, simple: Bandwidth, cases: Cases) -> None:
-        self.weight.copy_(leading(simple.inverse, self.features(cases.rows), cases.weights, self.MOST))
+        self.inverse.copy_(simple.inverse)
+        self.mixing.copy_(torch.eye(*self.mixing.shape))
+        if len(self.mixing) < len(self.inverse):
+            scaled = self.features(cases.rows) * self.inverse
+            scaled = scaled - (cases.weights[:, None] * scaled).sum(0) / cases.weights.sum()
+            covariance = (scaled * cases.weights[:, None]).T @ scaled
+            self.mixing.copy_(torch.linalg.eigh(covariance)[1].flip(1)[:, : len(self.mixing)].T)
 
     def config(self) -> dict[str, Any]:
-        return {"features": self.features.config(), "width": len(self.weight)}
+        return {"features": self.features.config(), "width": len(self.mixing)}
 
     @classmethod
     def made(cls, config: dict[str, Any]) -> Self:
         return cls(Features.made(config["features"]), config["width"])
-
-
-def leading(inverse: Tensor, z: Tensor, weights: Tensor, most: int) -> Tensor:
-    """The map z → inverse · z (f,), followed by a projection on the ``most`` directions in which it differs most."""
-    diagonal = torch.diag(inverse)
-    if len(inverse) <= most:
-        return diagonal
-    centred = z * inverse
-    centred = centred - (weights[:, None] * centred).sum(0) / weights.sum()
-    covariance = (centred * weights[:, None]).T @ centred / weights.sum()
-    return torch.linalg.eigh(covariance)[1].flip(1)[:, :most].T @ diagonal
-
-
-def turned(weight: Tensor) -> Tensor:
-    """The same distances, with the directions in which φ changes fastest first."""
-    _, lengths, directions = torch.linalg.svd(weight, full_matrices=False)
-    return lengths[:, None] * directions

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,10 +21,14 @@ from .cases import Cases
 from .pooling import Memory, Pooled, pool
 
 if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
+
     from .similarity import Similarity
 
 QUERIES = 512
 CANDIDATES = 4096
+JUDGED = 2048  # rows that judge, each by its answer from up to `JURY` rows
+JURY = 16384
 SMOOTHING = 1e-3  # share of an even guess in the probabilities of the loss: a window without the class costs log K·10³
 
 
@@ -45,16 +50,20 @@ class Effort:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a similarity is trained: Adam at ``rate``, which falls to 0 along a cosine over ``steps``.
+    """How a similarity is trained.
 
-    Every ``check`` steps it is judged, and ends after ``patience`` checks without an improvement of one in 10⁴.
+    A table of up to `QUERIES` rows that judges itself is learned from as a whole, by L-BFGS with at most ``iterations``.
+    Of a larger one mini-batches are drawn: Adam at ``rate``, which falls to 0 along a cosine over ``steps``; every
+    ``check`` steps the state is judged, and learning ends after ``patience`` checks without an improvement of one in
+    10³. ``pull``: strength of a pull back to where learning started, in units of 1 / rows.
     """
 
-    rate: float = 0.05
-    steps: int = 200
+    rate: float = 0.2
+    steps: int = 100
     check: int = 10
-    patience: int = 4
-    decay: float = 0.0
+    patience: int = 3
+    iterations: int = 30
+    pull: float = 0.0
 
 
 def losses(predicted: Tensor, targets: Tensor, *, classes: bool) -> Tensor:
@@ -97,8 +106,8 @@ class Trial:
     def __init__(self, cases: Cases, effort: Effort):
         self.random = torch.Generator().manual_seed(effort.seed)
         self.cases, self.judges = cases, effort.judges
-        self.judged = self.draw(len(cases if self.judges is None else self.judges), QUERIES)
-        self.jury = self.cases.take(self._with(self.judged if self.judges is None else None, CANDIDATES))
+        self.judged = self.draw(len(cases if self.judges is None else self.judges), JUDGED)
+        self.jury = self.cases.take(self._with(self.judged if self.judges is None else None, JURY))
 
     def draw(self, m: int, size: int) -> Tensor:
         """Up to ``size`` different positions of m, in random order."""
@@ -139,16 +148,67 @@ class Trial:
 
 
 def train(similarity: Similarity, cases: Cases, effort: Effort, recipe: Recipe) -> None:
-    """Gradient descent on the loss of rows that leave themselves out; the best state that was judged is kept."""
-    parameters = [p for p in similarity.parameters() if p.requires_grad]
+    """Lower the loss of rows that leave themselves out; the best state that was judged is kept.
+
+    Source: Liu and Nocedal 1989 (L-BFGS); Kingma and Ba 2015 (Adam).
+    """
+    parameters = [p for p in similarity.parameters() if p.requires_grad and p.numel()]
     if not parameters or len(cases) < 3:
         return
-    trial = Trial(cases, effort)
-    optimiser = torch.optim.Adam(parameters, lr=recipe.rate, betas=(0.9, 0.99), weight_decay=recipe.decay)
+    origin = [p.detach().clone() for p in parameters]
+
+    def loss_with_pull(voters: Cases, own: Tensor) -> Tensor:
+        loss = loss_of(similarity, voters, own=own)
+        if not recipe.pull:
+            return loss
+        away = sum((p - o).square().sum() for p, o in zip(parameters, origin, strict=True))
+        return loss + recipe.pull / float(cases.weights.sum()) * away
+
+    if len(cases) <= QUERIES and effort.judges is None:
+        _by_lbfgs(parameters, lambda: loss_with_pull(cases, torch.arange(len(cases))), effort, recipe)
+    else:
+        _by_batches(similarity, parameters, Trial(cases, effort), loss_with_pull, effort, recipe)
+
+
+def _by_lbfgs(parameters: list[Tensor], loss_now: Callable[[], Tensor], effort: Effort, recipe: Recipe) -> None:
+    from scipy.optimize import minimize
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+    done = 0
+
+    def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal done
+        done += 1
+        vector_to_parameters(torch.from_numpy(x.copy()), parameters)
+        loss = loss_now()
+        slopes = torch.autograd.grad(loss, parameters)
+        effort.shown(min(done, recipe.iterations), recipe.iterations, float(loss.detach()))
+        return float(loss.detach()), torch.cat([s.reshape(-1) for s in slopes]).cpu().numpy()
+
+    def stop_in_time(intermediate_result: OptimizeResult) -> None:
+        if effort.spent:
+            raise StopIteration
+
+    start = parameters_to_vector(parameters).detach().cpu().numpy().astype(np.float64)
+    options = {"maxiter": recipe.iterations, "ftol": 1e-6, "gtol": 1e-6}
+    found = minimize(value_and_slope, start, jac=True, method="L-BFGS-B", callback=stop_in_time, options=options)
+    better = np.isfinite(found.fun) and np.isfinite(found.x).all()
+    vector_to_parameters(torch.from_numpy(found.x if better else start), parameters)
+
+
+def _by_batches(
+    similarity: Similarity,
+    parameters: list[Tensor],
+    trial: Trial,
+    loss_of_batch: Callable[[Cases, Tensor], Tensor],
+    effort: Effort,
+    recipe: Recipe,
+) -> None:
+    optimiser = torch.optim.Adam(parameters, lr=recipe.rate, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, recipe.steps)
     best, kept, since = trial.judge(similarity), _state(similarity), 0
     for step, (voters, own) in enumerate(trial.batches(), start=1):
-        loss = loss_of(similarity, voters, own=own)
+        loss = loss_of_batch(voters, own)
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -157,7 +217,7 @@ def train(similarity: Similarity, cases: Cases, effort: Effort, recipe: Recipe) 
         over = step >= recipe.steps or effort.spent
         if step % recipe.check == 0 or over:
             judged = trial.judge(similarity)
-            since = 0 if judged < best * (1 - 1e-4) else since + 1
+            since = 0 if judged < best * (1 - 1e-3) else since + 1
             if judged < best:
                 best, kept = judged, _state(similarity)
             effort.shown(step, recipe.steps, best)
