@@ -222,7 +222,8 @@ class AttentionEstimator(BaseEstimator):
             similarity.learn(learning.to(device), effort)
         similarity.requires_grad_(False).eval()
         member = Member.of(similarity, cases)
-        return settled(member, cases, line=self.local == "linear", seed=seed) if worth else member
+        settles = worth and similarity.settles
+        return settled(member, cases, line=self.local == "linear", seed=seed) if settles else member
 
     def _worth_learning(self, cases: Cases) -> bool:
         """Whether anything can be learned: there are three different rows, and y is not constant."""
