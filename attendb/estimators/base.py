@@ -25,7 +25,7 @@ from .members import Member, settled
 from .saving import load, save
 from .similarity import similarity_named
 from .tables import read_groups, read_table, read_weights
-from .training import Effort
+from .training import Effort, learns_as_a_whole
 
 LOCAL = ("constant", "linear")
 
@@ -172,7 +172,10 @@ class AttentionEstimator(BaseEstimator):
             similarity.learn(learning.to(device), effort)
         similarity.requires_grad_(False).eval()
         member = Member.of(similarity, cases)
-        return settled(member, cases, line=self.local == "linear", seed=seed) if worth else member
+        line = self.local == "linear"
+        if not worth or learns_as_a_whole(learning, judges) and not line:
+            return member
+        return settled(member, cases, line=line, seed=seed)
 
     def _worth_learning(self, cases: Cases) -> bool:
         """Whether anything can be learned: there are three different rows, and y is not constant."""

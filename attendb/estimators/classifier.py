@@ -43,7 +43,8 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class (n,); of equally probable ones the first of ``classes_``."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
 
     def _labels(self, y: Any, rows: int) -> np.ndarray:
         if y is None:
@@ -56,6 +57,8 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
             raise MissingValueError(
                 f"y has {count} missing class{'es' * (count != 1)} (first: row {int(missing.argmax())}): drop the rows"
             )
+        if labels.dtype.kind == "f" and np.isinf(labels).any():
+            raise InputError(f"y has {int(np.isinf(labels).sum())} infinite numbers, which are no classes: drop the rows")
         check_classification_targets(labels)
         return labels
 

@@ -26,6 +26,11 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
 
     _classes = False
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, eval_set: tuple[Any, Any] | None = None
     ) -> Self:

@@ -147,6 +147,11 @@ class Trial:
         return loss if math.isfinite(loss) else math.inf
 
 
+def learns_as_a_whole(cases: Cases, judges: Cases | None) -> bool:
+    """Whether a table is so small that all of its rows learn from all others at once."""
+    return len(cases) <= QUERIES and judges is None
+
+
 def train(similarity: Similarity, cases: Cases, effort: Effort, recipe: Recipe) -> None:
     """Lower the loss of rows that leave themselves out; the best state that was judged is kept.
 
@@ -164,7 +169,7 @@ def train(similarity: Similarity, cases: Cases, effort: Effort, recipe: Recipe) 
         away = sum((p - o).square().sum() for p, o in zip(parameters, origin, strict=True))
         return loss + recipe.pull / float(cases.weights.sum()) * away
 
-    if len(cases) <= QUERIES and effort.judges is None:
+    if learns_as_a_whole(cases, effort.judges):
         _by_lbfgs(parameters, lambda: loss_with_pull(cases, torch.arange(len(cases))), effort, recipe)
     else:
         _by_batches(similarity, parameters, Trial(cases, effort), loss_with_pull, effort, recipe)
@@ -190,7 +195,7 @@ def _by_lbfgs(parameters: list[Tensor], loss_now: Callable[[], Tensor], effort: 
             raise StopIteration
 
     start = parameters_to_vector(parameters).detach().cpu().numpy().astype(np.float64)
-    options = {"maxiter": recipe.iterations, "ftol": 1e-6, "gtol": 1e-6}
+    options = {"maxiter": recipe.iterations, "ftol": 1e-5, "gtol": 1e-5}
     found = minimize(value_and_slope, start, jac=True, method="L-BFGS-B", callback=stop_in_time, options=options)
     better = np.isfinite(found.fun) and np.isfinite(found.x).all()
     vector_to_parameters(torch.from_numpy(found.x if better else start), parameters)
