@@ -53,6 +53,7 @@ def pool(
     Cost: n·m scores, memory O(block).
     """
     groups, where = memory.groups, None
+    own = None if own is None else own.to(queries.device)
     if own is not None and groups is not None:
         mine = torch.where(own >= 0, groups[own.clamp(min=0)], torch.iinfo(torch.int64).min)
         where = lambda q, k: mine[q] != groups[k]  # noqa: E731

@@ -1,8 +1,8 @@
 """Where the search for bandwidths starts: at the common scale that predicts best, of two shapes.
 
 The loss of rows that leave themselves out has many local minima: with narrow windows each row sees its neighbours only,
-with wide ones the mean. So several scales around Scott's rule are judged, for all columns alike and for columns weighted
-by what they tell about y alone.
+with wide ones the mean. So several scales around Scott's rule are judged, for all columns alike and for columns
+weighted by what they tell about y alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ LEAST = 0.02  # usefulness: no column is wholly left out at the start
 def usefulness(z: Tensor, scale_of: Tensor, cases: Cases, seed: int) -> Tensor:
     """What each column tells about y alone: 1 − (squared error, each row left out) / variance, 0 to 1, for each scale.
 
-    ``z`` (m, f): features; ``scale_of`` (f,): which scale each belongs to. Cost: one pooling of `SAMPLE`² pairs a scale.
+    ``z`` (m, f): features; ``scale_of`` (f,): which scale each belongs to.
+    Cost: one pooling of `SAMPLE`² pairs a scale.
     """
     random = torch.Generator().manual_seed(seed)
     rows = torch.randperm(len(cases), generator=random)[:SAMPLE]
@@ -39,7 +40,8 @@ def usefulness(z: Tensor, scale_of: Tensor, cases: Cases, seed: int) -> Tensor:
     for width in sorted(set(widths)):  # columns of one width are asked together
         of_width = [scale for scale in range(scales) if widths[scale] == width]
         columns = torch.stack([keys[:, scale_of == scale] for scale in of_width])
-        found = pool(Gaussian(1.0), columns, Memory(columns, some.weights, some.groups), targets, own=torch.arange(len(rows)))
+        memory = Memory(columns, some.weights, some.groups)
+        found = pool(Gaussian(1.0), columns, memory, targets, own=torch.arange(len(rows)))
         left = weights * (targets - found.value).square() * ~found.empty[..., None]
         out[of_width] = 1 - left.sum((1, 2)) / total
     return out.clamp(0.0, 1.0)

@@ -39,7 +39,7 @@ class Effort:
     max_seconds: float = 300.0
     seed: int = 0
     judges: Cases | None = None
-    shown: Callable[[int, int, float], None] = lambda done, total, loss: None
+    shown: Callable[[int, int, float], None] = lambda done, total, loss: None  # progress
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -52,7 +52,7 @@ class Effort:
 class Recipe:
     """How a similarity is trained.
 
-    A table of up to `QUERIES` rows that judges itself is learned from as a whole, by L-BFGS with at most ``iterations``.
+    A table of up to `QUERIES` rows that judges itself is learned from as a whole, by L-BFGS in ``iterations``.
     Of a larger one mini-batches are drawn: Adam at ``rate``, which falls to 0 along a cosine over ``steps``; every
     ``check`` steps the state is judged, and learning ends after ``patience`` checks without an improvement of one in
     10³. ``pull``: strength of a pull back to where learning started, in units of 1 / rows.
@@ -75,7 +75,9 @@ def losses(predicted: Tensor, targets: Tensor, *, classes: bool) -> Tensor:
     return -((1 - SMOOTHING) * right + even).log()
 
 
-def predict_cases(similarity: Similarity, cases: Cases, queries: Cases | None, own: Tensor | None) -> tuple[Tensor, Pooled]:
+def predict_cases(
+    similarity: Similarity, cases: Cases, queries: Cases | None, own: Tensor | None
+) -> tuple[Tensor, Pooled]:
     """Targets (n, v) of new rows, or of rows ``own`` (n,) of the cases, each of which leaves itself out."""
     keys, prior = similarity.embed(cases.rows), similarity.prior(cases.rows)
     if own is not None:
@@ -157,7 +159,7 @@ def train(similarity: Similarity, cases: Cases, effort: Effort, recipe: Recipe) 
 
     Source: Liu and Nocedal 1989 (L-BFGS); Kingma and Ba 2015 (Adam).
     """
-    parameters = [p for p in similarity.parameters() if p.requires_grad and p.numel()]
+    parameters: list[Tensor] = [p for p in similarity.parameters() if p.requires_grad and p.numel()]
     if not parameters or len(cases) < 3:
         return
     origin = [p.detach().clone() for p in parameters]
@@ -179,12 +181,15 @@ def _by_lbfgs(parameters: list[Tensor], loss_now: Callable[[], Tensor], effort: 
     from scipy.optimize import minimize
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-    done = 0
+    done, device = 0, parameters[0].device
+
+    def put(x: np.ndarray) -> None:
+        vector_to_parameters(torch.from_numpy(x).to(device), parameters)
 
     def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal done
         done += 1
-        vector_to_parameters(torch.from_numpy(x.copy()), parameters)
+        put(x.copy())
         loss = loss_now()
         slopes = torch.autograd.grad(loss, parameters)
         effort.shown(min(done, recipe.iterations), recipe.iterations, float(loss.detach()))
@@ -198,7 +203,7 @@ def _by_lbfgs(parameters: list[Tensor], loss_now: Callable[[], Tensor], effort: 
     options = {"maxiter": recipe.iterations, "ftol": 1e-5, "gtol": 1e-5}
     found = minimize(value_and_slope, start, jac=True, method="L-BFGS-B", callback=stop_in_time, options=options)
     better = np.isfinite(found.fun) and np.isfinite(found.x).all()
-    vector_to_parameters(torch.from_numpy(found.x if better else start), parameters)
+    put(found.x if better else start)
 
 
 def _by_batches(
