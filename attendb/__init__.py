@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .answer import Answer
 from .attention import attend
@@ -32,6 +32,9 @@ from .weightings.sampled import Sampled
 from .weightings.selecting import Nearest, TopK
 from .weightings.softmax import Exact, Normalized, Softmax, Uniform
 from .weightings.sparse import Entmax15, Sparsemax, Thresholded
+
+if TYPE_CHECKING:
+    from . import estimators
 
 __version__ = "0.1.0"
 

@@ -23,10 +23,11 @@ from ..errors import InputError, KindError
 from .cases import Cases
 from .encoding import Encoder, Rows
 from .members import Member, settled
+from .progress import shown
 from .saving import load, save
 from .similarity import similarity_named
 from .tables import read_groups, read_table, read_weights
-from .training import Effort
+from .training import Effort, learns_as_a_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +84,7 @@ class AttentionEstimator(BaseEstimator):
             array, self._groups = read_groups(groups, len(table), self._groups)
             numbers = torch.from_numpy(array)
         rows = self.encoder_.encode(table, missing=self.missing)
-        cases = Cases(rows, targets, weights, numbers, self._classes)
+        cases = Cases(rows, targets, weights, numbers, self._classes).to(self._device())
         self._members = [member.with_more(cases) for member in self._members]
         self.table_ = pd.concat([self.table_, table.set_axis(self.table_.columns, axis=1)], ignore_index=True)
         if isinstance(self._judges, Tensor):
@@ -202,12 +203,13 @@ class AttentionEstimator(BaseEstimator):
         if eval_set is not None:
             judges = self._judging(*eval_set)
         elif self._worth_learning(cases):
-            judging = cases.judges(self.validation_fraction, _seed(random))
+            needed = not similarity_named(self.similarity).settles
+            judging = cases.judges(self.validation_fraction, _seed(random), needed=needed)
             judges = None if judging is None else cases.take(judging.nonzero()[:, 0])
         learning = cases if judging is None else cases.take((~judging).nonzero()[:, 0])
-        self._members: list[Member] = [
-            self._learned(learning, cases, judges, _seed(random)).remembering(every) for _ in range(self.n_models)
-        ]
+        every = every.to(self._device())
+        learned = [self._learned(learning, cases, judges, _seed(random)) for _ in range(self.n_models)]
+        self._members: list[Member] = [member.remembering(every) for member in learned]
         self._judges = judges if judging is None else judging[which.clamp(min=0)] & (which >= 0)
         self.table_ = table
         self._forget()
@@ -215,15 +217,19 @@ class AttentionEstimator(BaseEstimator):
     def _learned(self, learning: Cases, cases: Cases, judges: Cases | None, seed: int) -> Member:
         """One member: a similarity that has learned, at the common scale that all rows bear."""
         device = self._device()
-        effort = Effort(self.max_seconds / self.n_models, seed, None if judges is None else judges.to(device))
         similarity = similarity_named(self.similarity).begin(learning, seed).to(device)
         worth = self._worth_learning(cases)
         if worth:
-            similarity.learn(learning.to(device), effort)
+            with shown(f"{type(self).__name__} learns", visible=self.verbose) as advance:
+                judging = None if judges is None else judges.to(device)
+                similarity.learn(learning.to(device), Effort(self.max_seconds / self.n_models, seed, judging, advance))
         similarity.requires_grad_(False).eval()
+        cases = cases.to(device)
         member = Member.of(similarity, cases)
-        settles = worth and similarity.settles
-        return settled(member, cases, line=self.local == "linear", seed=seed) if settles else member
+        line = self.local == "linear"
+        if not worth or not similarity.settles or learns_as_a_whole(learning, judges) and not line:
+            return member
+        return settled(member, cases, line=line, seed=seed)
 
     def _worth_learning(self, cases: Cases) -> bool:
         """Whether anything can be learned: there are three different rows, and y is not constant."""

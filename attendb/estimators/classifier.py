@@ -33,7 +33,7 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
         labels = self._labels(y, len(table))
         weights = read_weights(sample_weight, len(table))
         self.classes_ = np.unique(labels[weights > 0])
-        self.encoder_ = Encoder.of(table[weights > 0])
+        self.encoder_ = Encoder.of(table.loc[weights > 0])
         self._fit(table, self._one_hot(labels)[0], weights, groups, eval_set)
         return self
 
@@ -43,7 +43,8 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class (n,); of equally probable ones the first of ``classes_``."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
 
     def _labels(self, y: Any, rows: int) -> np.ndarray:
         if y is None:
@@ -55,6 +56,10 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
             count = int(missing.sum())
             raise MissingValueError(
                 f"y has {count} missing class{'es' * (count != 1)} (first: row {int(missing.argmax())}): drop the rows"
+            )
+        if labels.dtype.kind == "f" and np.isinf(labels).any():
+            raise InputError(
+                f"y has {int(np.isinf(labels).sum())} infinite numbers, which are no classes: drop the rows"
             )
         check_classification_targets(labels)
         return labels
@@ -87,7 +92,7 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
         self.classes_ = np.array(state["classes"], dtype=dtype)
 
     def _values_at(self, positions: np.ndarray) -> dict[str, np.ndarray]:
-        return {"value": self.classes_[self._members[0].targets[torch.from_numpy(positions)].argmax(1).numpy()]}
+        return {"value": self.classes_[self._members[0].targets[torch.from_numpy(positions)].argmax(1).cpu().numpy()]}
 
     def _read_out(self, member: Member, value: Tensor) -> Tensor:
         return member.similarity.probabilities(value)

@@ -1,9 +1,9 @@
 """Intervals that hold a stated share of new cases, calibrated on rows that leave themselves out.
 
-    r_i = (y_i − y^_{−i}(x_i)) / s_{−i}(x_i)        interval = y^(x) + s(x) · [quantile of r at (1−level)/2, at (1+level)/2]
+    r_i = (y_i − y^_{−i}(x_i)) / s_{−i}(x_i)        interval = y^(x) + s(x) · [Q(½ − ½ level), Q(½ + ½ level)]
 
 s² is the variance of the outcomes in the window plus the mean squared error of all: intervals are wider where like
-cases differ. With n calibration rows the quantiles are those of the ranks ⌊(n+1)(1−level)/2⌋ and ⌈(n+1)(1+level)/2⌉,
+cases differ. With n calibration rows the quantiles Q are those of the ranks ⌊(n+1)(1−level)/2⌋ and ⌈(n+1)(1+level)/2⌉,
 so that each side misses at most (1−level)/2 of new cases where these are drawn as the rows were; with too few rows for
 a rank the interval is infinite on that side.
 
@@ -21,8 +21,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """``residuals`` (n, v): scaled, sorted in each column; ``ranks`` (n, v): the weights up to each; ``floor`` (v,): s² is
-    at least so large."""
+    """Scaled residuals (n, v), sorted in each column, the weights (n, v) up to each, and the least s² (v,)."""
 
     residuals: np.ndarray
     cumulative: np.ndarray

@@ -56,6 +56,7 @@ class Recipe:
     fall: float = 0.3
     growth: int = 4
     checks: int = 400  # at most
+    unjudged: int = 25  # checks of a table so small that no rows can be spared to judge
 
 
 class _Learned(Gaussian):
@@ -148,13 +149,14 @@ class _Training:
         network, recipe = self.similarity.network, self.recipe
         best, kept, since, falls = math.inf, _state(network), 0, 0
         network.train()
-        for check in range(1, recipe.checks + 1):
+        checks = recipe.unjudged if self.judges is None else recipe.checks
+        for check in range(1, checks + 1):
             loss = self._epoch()
             judged = loss if self.judges is None else self._judge(self.average.module, 1.0)
             since = 0 if judged < best * (1 - 1e-4) else since + 1
             if judged < best:
                 best, kept = judged, _state(self.average.module)
-            self.effort.shown(check, recipe.checks, best)
+            self.effort.shown(check, checks, best)
             if self.effort.spent:
                 break
             if since >= recipe.patience:

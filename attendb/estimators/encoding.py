@@ -14,6 +14,7 @@ A category that no training row has is the code −1. Numbers keep their units h
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -208,11 +209,10 @@ class Categories(Part):
 
     @staticmethod
     def of(name: str, cells: np.ndarray) -> Categories:
-        present = [text for text in cells if text is not None]
-        levels, counts = np.unique(np.array(present, dtype=object), return_counts=True) if present else ([], [])
-        frequent = np.lexsort((np.arange(len(levels)), -np.asarray(counts)))[:MOST_LEVELS]
-        kept = [levels[i] for i in sorted(frequent.tolist())]
-        return Categories(name, kept, missing=len(present) < len(cells), other=len(levels) > len(kept))
+        present = [text for cell in cells if (text := _as_text(cell)) is not None]
+        counts = Counter(present)
+        kept = sorted(sorted(counts, key=lambda level: (-counts[level], level))[:MOST_LEVELS])
+        return Categories(name, kept, missing=len(present) < len(cells), other=len(counts) > len(kept))
 
     def encode(self, cells: np.ndarray) -> np.ndarray:
         missing = len(self._own) if self.missing else -1
@@ -252,7 +252,7 @@ class Text(Part):
         return Text(
             name,
             vectorizer.get_feature_names_out().tolist(),
-            idf=torch.from_numpy(vectorizer.idf_.copy()),
+            idf=torch.from_numpy(np.array(vectorizer.idf_)),
             components=torch.from_numpy(svd.components_.copy()),
         )
 

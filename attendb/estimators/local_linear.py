@@ -6,12 +6,16 @@
 One bandwidth is one unit of u, so C is about 1 where the window is full of rows, and λ ≪ 1 then hardly matters. Where a
 few rows hold nearly all weight C tends to 0 and β with it. A window with fewer than `FEWEST` effective rows,
 (Σα)² / Σα², is thin: its answer is t̄, the local constant. Σα² comes from a second pooling, at the scores 2a:
-Σα² = exp(lse(2a) − 2 lse(a)).
+Σα² = exp(lse(2a) − 2 lse(a)). Scores are ≤ 0, so Σ exp(2a) ≤ Σ exp(a), and a window has at least exp(lse(a)) effective
+rows: only queries with fewer are asked again.
 
 Source: Cleveland 1979; Fan and Gijbels 1996, section 3.1; Kish 1965, section 11.7 (effective number of rows).
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -32,8 +36,8 @@ def value_map(slopes: Tensor, targets: Tensor) -> Tensor:
     return torch.cat([slopes, squares, targets, products], 1)
 
 
-def read_out(pooled: Tensor, at: Tensor, v: int, ridge: float | Tensor, thin: Tensor) -> Tensor:
-    """Targets (n, v) at the slope columns ``at`` (n, r) of the queries; ``thin`` (n,) bool: local constant there."""
+def read_out(pooled: Tensor, at: Tensor, v: int, ridge: float, alone: Tensor) -> Tensor:
+    """Targets (n, v) at the slope columns ``at`` (n, r) of the queries; ``alone`` (n,) bool: local constant there."""
     n, r = at.shape
     wide = r * (r + 1) // 2
     mean, squares, target, products = pooled.split([r, wide, v, r * v], 1)
@@ -42,7 +46,18 @@ def read_out(pooled: Tensor, at: Tensor, v: int, ridge: float | Tensor, thin: Te
     regular = covariance + ridge * torch.eye(r, dtype=at.dtype, device=at.device)
     slope = torch.linalg.solve(regular, with_target)
     line = target + ((at - mean)[:, :, None] * slope).sum(1)
-    return torch.where(thin[:, None], target, line)
+    return torch.where(alone[:, None], target, line)
+
+
+def thin(score: Score, queries: Tensor, memory: Memory, pooled: Pooled, own: Tensor | None) -> Tensor:
+    """Which windows (n,) have fewer than `FEWEST` effective rows; ``score`` grows with the square of embedded rows."""
+    out = torch.zeros(len(queries), dtype=torch.bool, device=queries.device)
+    doubtful = (~(pooled.log_normalizer >= math.log(FEWEST))).nonzero()[:, 0]
+    if len(doubtful):
+        mine = None if own is None else own[doubtful]
+        some = replace(pooled, log_normalizer=pooled.log_normalizer[doubtful])
+        out[doubtful] = ~(effective_rows(score, queries[doubtful], memory, some, mine) >= FEWEST)
+    return out
 
 
 def effective_rows(score: Score, queries: Tensor, memory: Memory, pooled: Pooled, own: Tensor | None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .cases import Cases
 from .encoding import Rows
-from .local_linear import FEWEST, MOST_SLOPES, effective_rows, read_out, value_map
+from .local_linear import MOST_SLOPES, read_out, thin, value_map
 from .pooling import Memory, pool
 from .similarity import Similarity
 from .training import losses
@@ -45,9 +45,7 @@ class Member:
 
     @staticmethod
     @torch.no_grad()
-    def of(
-        similarity: Similarity, cases: Cases, *, sharpness: float = 1.0, ridge: float | None = None
-    ) -> Member:
+    def of(similarity: Similarity, cases: Cases, *, sharpness: float = 1.0, ridge: float | None = None) -> Member:
         """The member that remembers these rows."""
         memory = Memory(similarity.embed(cases.rows) * sharpness, cases.weights, cases.groups)
         return Member(similarity, memory, cases.targets, similarity.prior(cases.rows), sharpness, ridge)
@@ -87,22 +85,29 @@ class Member:
     @torch.no_grad()
     def best(self, rows: Rows, top: int) -> tuple[Tensor, Tensor]:
         """Positions and weights (n, top) of the remembered rows of the highest weights."""
-        nothing = torch.zeros(len(self.targets), 1, dtype=torch.float64)
+        nothing = torch.zeros_like(self.targets[:, :1])
         found = pool(self.similarity.score, self.embed(rows)[0], self.memory, nothing, top=top).top
         assert found is not None
-        return found.positions, found.weights
+        return found.positions.cpu(), found.weights.cpu()
 
     def leave_out(self, own: Tensor, *, spread: bool = False) -> Predicted:
         """The targets of remembered rows, by position, each of which leaves itself out."""
         return self._leave_out(own, (self.ridge,), spread=spread)[0]
 
     def _leave_out(self, own: Tensor, ridges: tuple[float | None, ...], *, spread: bool = False) -> list[Predicted]:
+        own = own.to(self.memory.keys.device)
         prior = None if self.prior is None else self.prior[own]
         return self._predict(self.memory.keys[own], prior, own, ridges, spread=spread)
 
     @torch.no_grad()
     def _predict(
-        self, queries: Tensor, prior: Tensor | None, own: Tensor | None, ridges: tuple[float | None, ...], *, spread: bool
+        self,
+        queries: Tensor,
+        prior: Tensor | None,
+        own: Tensor | None,
+        ridges: tuple[float | None, ...],
+        *,
+        spread: bool,
     ) -> list[Predicted]:
         """One answer for each ridge, from one pass over the pairs."""
         values, v = self.values, self.targets.shape[1]
@@ -120,13 +125,12 @@ class Member:
             mean = found[:, at : at + v]
             variance = (found[:, -v:] - mean.square()).clamp(min=0.0)
             found = found[:, :-v]
-        thin = torch.zeros(0)
-        if r:
-            thin = ~(effective_rows(score, queries, self.memory, pooled, own) >= FEWEST)
+        alone = thin(score, queries, self.memory, pooled, own) if r else None
         out = []
         for ridge in ridges:
-            value = found if not r or ridge is None else read_out(found, queries[:, :r], v, ridge, thin)
-            out.append(Predicted(value if prior is None else value + prior, variance, pooled.empty))
+            value = found if ridge is None or alone is None else read_out(found, queries[:, :r], v, ridge, alone)
+            value = value if prior is None else value + prior
+            out.append(Predicted(value.cpu(), None if variance is None else variance.cpu(), pooled.empty.cpu()))
         return out
 
 
@@ -161,7 +165,7 @@ def settled(member: Member, cases: Cases, *, line: bool, seed: int) -> Member:
 
 def _mean_loss(member: Member, cases: Cases, own: Tensor, one: Predicted) -> float:
     value = member.similarity.probabilities(one.value) if cases.classes else one.value
-    weights = cases.weights[own].masked_fill(one.empty, 0.0)
-    each = losses(value, cases.targets[own], classes=cases.classes)
+    weights = cases.weights[own].cpu().masked_fill(one.empty, 0.0)
+    each = losses(value, cases.targets[own].cpu(), classes=cases.classes)
     loss = float((each * weights).sum() / weights.sum().clamp(min=1e-300))
     return loss if math.isfinite(loss) else math.inf

@@ -22,7 +22,7 @@ from ..scores.base import Score
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Embedded rows that vote: ``keys`` (m, d), ``weights`` (m,) ≥ 0, ``groups`` (m,) int64 or None."""
+    """Embedded rows that vote: ``keys`` (..., m, d), ``weights`` (m,) ≥ 0, ``groups`` (m,) int64 or None."""
 
     keys: Tensor
     weights: Tensor
@@ -47,12 +47,13 @@ class Pooled:
 def pool(
     score: Score, queries: Tensor, memory: Memory, values: Tensor, *, own: Tensor | None = None, top: int = 0
 ) -> Pooled:
-    """Pool ``values`` (m, w) for ``queries`` (n, d), in the dtype of the embedded rows.
+    """Pool ``values`` (m, w) for ``queries`` (n, d), in the dtype of the embedded rows; both may have a batch axis in front.
 
     ``own`` (n,): the position of each query among the rows, which it leaves out (−1: it is a new row).
     Cost: n·m scores, memory O(block).
     """
     groups, where = memory.groups, None
+    own = None if own is None else own.to(queries.device)
     if own is not None and groups is not None:
         mine = torch.where(own >= 0, groups[own.clamp(min=0)], torch.iinfo(torch.int64).min)
         where = lambda q, k: mine[q] != groups[k]  # noqa: E731
@@ -83,6 +84,6 @@ def with_copies(value: Tensor, log: Tensor, own_value: Tensor, copies: Tensor) -
     extra = torch.where(has, copies, 1.0).log().to(log.dtype)
     alone = torch.isneginf(log.detach())
     share = torch.where(has, torch.where(alone, 1.0, torch.sigmoid(extra - torch.where(alone, 0.0, log))), 0.0)
-    value = value + share[:, None] * (own_value - value)
+    value = value + share[..., None] * (own_value - value)
     total = torch.where(has, torch.logaddexp(torch.where(alone, -1e30, log), extra), log)
     return value, total, torch.isneginf(total.detach())

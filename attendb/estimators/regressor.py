@@ -17,7 +17,6 @@ from .encoding import Encoder
 from .members import Predicted
 from .tables import read_numbers, read_weights
 
-
 CALIBRATING = 8192  # rows at most that intervals are calibrated on
 
 
@@ -26,6 +25,11 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
 
     _classes = False
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, eval_set: tuple[Any, Any] | None = None
     ) -> Self:
@@ -33,7 +37,7 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
         table = self._read(X)
         array = self._numbers(y, len(table), first=True)
         weights = read_weights(sample_weight, len(table))
-        self.encoder_ = Encoder.of(table[weights > 0])
+        self.encoder_ = Encoder.of(table.loc[weights > 0])
         self._fit(table, array, weights, groups, eval_set)
         return self
 
@@ -57,11 +61,11 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
     def _calibrated(self) -> Calibration:
         """From rows that leave themselves out, or from the rows of eval_set where they judged what was learned."""
         first = self._members[0]
-        judges, weights = self._judges, first.memory.weights
+        judges, weights = self._judges, first.memory.weights.cpu()
         memorises = first.similarity.memorises
         if memorises and isinstance(judges, Cases):
             found = [member.predict(judges.rows, spread=True) for member in self._members]
-            targets, weights = judges.targets, judges.weights
+            targets, weights = judges.targets.cpu(), judges.weights
         else:
             may = weights > 0
             if memorises and isinstance(judges, Tensor):
@@ -69,7 +73,7 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
             own = may.nonzero()[:, 0]
             own = own[torch.randperm(len(own), generator=torch.Generator().manual_seed(0))[:CALIBRATING]]
             found = [member.leave_out(own, spread=True) for member in self._members]
-            targets, weights = first.targets[own], weights[own]
+            targets, weights = first.targets[own].cpu(), weights[own]
         value, variance = _mean(found)
         told = ~found[0].empty
         return Calibration.of(*((x[told]).numpy() for x in (targets - value, variance, weights)))
@@ -105,7 +109,7 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
         self._flat, self._names = state["flat"], state["names"]
 
     def _values_at(self, positions: np.ndarray) -> dict[str, np.ndarray]:
-        values = (self._members[0].targets[torch.from_numpy(positions)] * self._scale + self._centre).numpy()
+        values = (self._members[0].targets[torch.from_numpy(positions)].cpu() * self._scale + self._centre).numpy()
         return {name: values[:, i] for i, name in enumerate(self._names)}
 
 

@@ -57,7 +57,7 @@ def load(kind: type[AttentionEstimator], path: str | os.PathLike[str]) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["attendb"])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in file.keys()}
         newer = header["format"] > FORMAT
     except FileNotFoundError:
         raise StorageError(f"there is no file {os.fspath(path)}") from None

@@ -23,9 +23,7 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> pd.DataFrame
         return table.reset_index(drop=True)
     if not hasattr(X, "dtype") and not hasattr(X, "__array__") and isinstance(X, (list, tuple)):
         X = _from_lists(X)
-    array = validate_data(
-        estimator, X, reset=reset, dtype=None, ensure_all_finite=False, ensure_min_samples=int(reset)
-    )
+    array = validate_data(estimator, X, reset=reset, dtype=None, ensure_all_finite=False, ensure_min_samples=int(reset))
     return pd.DataFrame(array)
 
 
@@ -50,7 +48,7 @@ def read_numbers(y: Any, rows: int) -> tuple[np.ndarray, list[str] | None]:
         array = array.reshape(len(array), -1) if np.ndim(y) == 2 else array.reshape(-1)
     array = array.astype(np.float64)
     check_consistent_length(np.empty(rows), array)
-    if array.ndim == 2 and not array.shape[1]:
+    if array.ndim == 2 and not array.shape[-1]:
         raise InputError("y has no column: give at least one target")
     _refuse_odd(array, names)
     return array, names

@@ -39,7 +39,7 @@ class Effort:
     max_seconds: float = 300.0
     seed: int = 0
     judges: Cases | None = None
-    shown: Callable[[int, int, float], None] = lambda done, total, loss: None
+    shown: Callable[[int, int, float], None] = lambda done, total, loss: None  # progress
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -52,7 +52,7 @@ class Effort:
 class Recipe:
     """How a similarity is trained.
 
-    A table of up to `QUERIES` rows that judges itself is learned from as a whole, by L-BFGS with at most ``iterations``.
+    A table of up to `QUERIES` rows that judges itself is learned from as a whole, by L-BFGS in ``iterations``.
     Of a larger one mini-batches are drawn: Adam at ``rate``, which falls to 0 along a cosine over ``steps``; every
     ``check`` steps the state is judged, and learning ends after ``patience`` checks without an improvement of one in
     10³. ``pull``: strength of a pull back to where learning started, in units of 1 / rows.
@@ -75,7 +75,9 @@ def losses(predicted: Tensor, targets: Tensor, *, classes: bool) -> Tensor:
     return -((1 - SMOOTHING) * right + even).log()
 
 
-def predict_cases(similarity: Similarity, cases: Cases, queries: Cases | None, own: Tensor | None) -> tuple[Tensor, Pooled]:
+def predict_cases(
+    similarity: Similarity, cases: Cases, queries: Cases | None, own: Tensor | None
+) -> tuple[Tensor, Pooled]:
     """Targets (n, v) of new rows, or of rows ``own`` (n,) of the cases, each of which leaves itself out."""
     keys, prior = similarity.embed(cases.rows), similarity.prior(cases.rows)
     if own is not None:
@@ -147,12 +149,17 @@ class Trial:
         return loss if math.isfinite(loss) else math.inf
 
 
+def learns_as_a_whole(cases: Cases, judges: Cases | None) -> bool:
+    """Whether a table is so small that all of its rows learn from all others at once."""
+    return len(cases) <= QUERIES and judges is None
+
+
 def train(similarity: Similarity, cases: Cases, effort: Effort, recipe: Recipe) -> None:
     """Lower the loss of rows that leave themselves out; the best state that was judged is kept.
 
     Source: Liu and Nocedal 1989 (L-BFGS); Kingma and Ba 2015 (Adam).
     """
-    parameters = [p for p in similarity.parameters() if p.requires_grad and p.numel()]
+    parameters: list[Tensor] = [p for p in similarity.parameters() if p.requires_grad and p.numel()]
     if not parameters or len(cases) < 3:
         return
     origin = [p.detach().clone() for p in parameters]
@@ -164,7 +171,7 @@ def train(similarity: Similarity, cases: Cases, effort: Effort, recipe: Recipe) 
         away = sum((p - o).square().sum() for p, o in zip(parameters, origin, strict=True))
         return loss + recipe.pull / float(cases.weights.sum()) * away
 
-    if len(cases) <= QUERIES and effort.judges is None:
+    if learns_as_a_whole(cases, effort.judges):
         _by_lbfgs(parameters, lambda: loss_with_pull(cases, torch.arange(len(cases))), effort, recipe)
     else:
         _by_batches(similarity, parameters, Trial(cases, effort), loss_with_pull, effort, recipe)
@@ -174,12 +181,15 @@ def _by_lbfgs(parameters: list[Tensor], loss_now: Callable[[], Tensor], effort: 
     from scipy.optimize import minimize
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-    done = 0
+    done, device = 0, parameters[0].device
+
+    def put(x: np.ndarray) -> None:
+        vector_to_parameters(torch.from_numpy(x).to(device), parameters)
 
     def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal done
         done += 1
-        vector_to_parameters(torch.from_numpy(x.copy()), parameters)
+        put(x.copy())
         loss = loss_now()
         slopes = torch.autograd.grad(loss, parameters)
         effort.shown(min(done, recipe.iterations), recipe.iterations, float(loss.detach()))
@@ -190,10 +200,10 @@ def _by_lbfgs(parameters: list[Tensor], loss_now: Callable[[], Tensor], effort: 
             raise StopIteration
 
     start = parameters_to_vector(parameters).detach().cpu().numpy().astype(np.float64)
-    options = {"maxiter": recipe.iterations, "ftol": 1e-6, "gtol": 1e-6}
+    options = {"maxiter": recipe.iterations, "ftol": 1e-5, "gtol": 1e-5}
     found = minimize(value_and_slope, start, jac=True, method="L-BFGS-B", callback=stop_in_time, options=options)
     better = np.isfinite(found.fun) and np.isfinite(found.x).all()
-    vector_to_parameters(torch.from_numpy(found.x if better else start), parameters)
+    put(found.x if better else start)
 
 
 def _by_batches(
