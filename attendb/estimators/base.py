@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOCAL = ("constant", "linear")
+WEIGHTS = 1 << 22  # of all rows, that are held at once where several members are explained together
 
 
 class AttentionEstimator(BaseEstimator):
@@ -274,9 +275,23 @@ class AttentionEstimator(BaseEstimator):
         return torch.stack([self._read_out(m, m.predict(rows).value) for m in self._members]).mean(0)
 
     def _best(self, rows: Rows, top: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and weights (n, top) of the heaviest training rows."""
-        positions, weights = self._members[0].best(rows, top)
+        """Positions and weights (n, top) of the heaviest training rows; of several members, by the mean of the weights."""
+        if len(self._members) == 1:
+            positions, weights = self._members[0].best(rows, top)
+            return positions.numpy(), weights.numpy()
+        m = len(self.table_)
+        found = [self._best_by_mean(rows.take(x), top) for x in torch.arange(len(rows)).split(max(1, WEIGHTS // m))]
+        positions, weights = (torch.cat(parts) for parts in zip(*found, strict=True))
         return positions.numpy(), weights.numpy()
+
+    def _best_by_mean(self, rows: Rows, top: int) -> tuple[Tensor, Tensor]:
+        mean = torch.zeros(len(rows), len(self.table_), dtype=torch.float64)
+        for member in self._members:
+            positions, weights = member.best(rows, mean.shape[1])
+            weights = weights.double().masked_fill(positions < 0, 0.0)
+            mean.scatter_add_(1, positions.clamp(min=0), weights / len(self._members))
+        weights, positions = (x[:, :top] for x in mean.sort(descending=True, stable=True))
+        return positions.masked_fill(weights == 0, -1), weights
 
     def _standardised(self, outcomes: Tensor) -> Tensor:
         return (outcomes - self._centre) / self._scale
