@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -66,13 +66,7 @@ def show_heatmaps(
     rows, columns = panels.shape[:2]
     names = _read_titles(titles, rows, columns)
     low, high = _limits(panels)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_read_size(figsize), dpi=DPI, layout="compressed")
-    FigureCanvasAgg(figure)
-    # Without pyplot no notebook knows how to show a figure; an instance attribute is where IPython looks next.
-    setattr(figure, "_repr_png_", partial(_png, figure))  # noqa: B010 (Figure does not declare it)
+    figure = new_figure(_read_size(figsize), "compressed")
     grid = figure.subplots(rows, columns, sharex="col", sharey="row", squeeze=False)
     room = figsize[0] / columns * DPI, figsize[1] / rows * DPI
     _frame(grid, panels.shape[2:], room)
@@ -122,6 +116,18 @@ def answer_heatmap(
         rows, columns = (1, 1, *matrices.shape[:-2])[-2:]
         figsize = (min(20.0, 2.5 * max(columns, 1)), min(20.0, 2.5 * max(rows, 1)))
     return show_heatmaps(matrices, xlabel, ylabel, titles, figsize or (2.5, 2.5), cmap)
+
+
+def new_figure(size: tuple[float, float], layout: Literal["compressed", "constrained"] | None = None) -> Figure:
+    """An empty figure of a width and a height in inches, made without pyplot, that notebooks know how to show."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=DPI, layout=layout)
+    FigureCanvasAgg(figure)
+    # Without pyplot no notebook knows how to show a figure; an instance attribute is where IPython looks next.
+    setattr(figure, "_repr_png_", partial(_png, figure))  # noqa: B010 (Figure does not declare it)
+    return figure
 
 
 def _png(figure: Figure) -> bytes:

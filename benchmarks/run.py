@@ -2,7 +2,7 @@
 
     python benchmarks/run.py [--threads 2]
 
-Those that take seconds are measured with one thread as well.
+Those that take seconds are measured with one thread as well. `prediction.py`, which takes a day, is run by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import compare
 
 CHEAP = ("engine.py", "topk.py", "density.py")  # also with one thread
-LONG = ("sums.py", "regression.py", "growth.py", "planner.py", "tables.py", "larger_than_memory.py")
+LONG = ("sums.py", "regression.py", "smoothing.py", "growth.py", "planner.py", "tables.py", "larger_than_memory.py")
 
 
 def main() -> None:

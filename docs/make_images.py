@@ -1,6 +1,7 @@
 """Draw the pictures of README.md and docs/: python docs/make_images.py [FOLDER], by default docs/images.
 
-The heatmaps and fits are drawn by the code blocks of queries_keys_values.md; this script runs that page in the folder.
+The heatmaps and fits are drawn by the code blocks of queries_keys_values.md and smoothing.md, the picture of a
+prediction by those of predict_and_see_why.md; this script runs those pages in the folder.
 The two drawings in SVG are made here, from answers of the library.
 """
 
@@ -19,6 +20,7 @@ import attendb as ad
 from attendb.demo import Report, run_demo
 
 HERE = Path(__file__).resolve().parent
+PAGES = ("queries_keys_values.md", "smoothing.md", "predict_and_see_why.md")
 INK, FAINT, PAPER = "#222222", "#8a8a8a", "#ffffff"
 
 
@@ -129,7 +131,8 @@ def draw_explanation(path: Path, report: Report) -> None:
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.chdir(folder):
-        run_page(HERE / "queries_keys_values.md")
+        for page in PAGES:
+            run_page(HERE / page)
     draw_pooling(folder / "pooling.svg")
     with tempfile.TemporaryDirectory() as scratch:
         report = run_demo(out=Path(scratch) / "heatmap.png")

@@ -5,7 +5,7 @@ One file a family of commands; `app.py` holds what they share: the exit codes, a
 
 from __future__ import annotations
 
-from . import change, demo, export, history, query  # each file adds its commands to the app
+from . import change, demo, export, history, predict, query  # each file adds its commands to the app
 from .app import app, main
 
-__all__ = ["app", "change", "demo", "export", "history", "main", "query"]
+__all__ = ["app", "change", "demo", "export", "history", "main", "predict", "query"]

@@ -11,7 +11,7 @@ from ..errors import InputError, MissingValueError
 from .files import Reading, is_stored, open_stored, read_file
 from .kinds import as_data, find_columns, missing
 from .printing import shell_word
-from .rows import ID, filter_rows, not_missing, stored_columns, stored_rows
+from .rows import ID, filter_rows, not_missing, stored_batches, stored_columns, stored_rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -52,8 +52,17 @@ class Asked(Protocol):
         """Names of scores that are stored with the rows."""
         ...
 
+    @property
+    def id_column(self) -> str | None:
+        """The column that names the rows."""
+        ...
+
     def saved_score(self, name: str) -> Any:
         """One of them."""
+        ...
+
+    def table(self, where: str | None) -> tuple[pyarrow.Table, np.ndarray]:
+        """All columns of the rows that satisfy a condition, and what `rows` finds each by."""
         ...
 
     def database(self, keys: Sequence[str], values: Sequence[str], where: str | None) -> tuple[Database, str | None]:
@@ -86,7 +95,7 @@ class _Stored:
         self.name = path
         self.notes: Sequence[str] = ()
         self._database = open_stored(path, version)
-        self._id = self._database.info()["id"]
+        self.id_column = self._database.info()["id"]
         self.columns = stored_columns(self._database)
         self.keys = tuple(self._database.columns["keys"])
         self.values = tuple(self._database.columns["values"])
@@ -98,16 +107,31 @@ class _Stored:
     def saved_score(self, name: str) -> Any:
         return self._database.score(name)
 
+    def table(self, where: str | None) -> tuple[pyarrow.Table, np.ndarray]:
+        import pyarrow as pa
+
+        positions = self._positions(where)
+        schema, _, batches = stored_batches(self._database, None, where)
+        return pa.Table.from_batches(batches, schema), positions
+
     def database(self, keys: Sequence[str], values: Sequence[str], where: str | None) -> tuple[Database, str | None]:
+        self._positions(where)
+        return self._database, where
+
+    def _positions(self, where: str | None) -> np.ndarray:
+        """Of the rows that satisfy a condition. Raises InputError where there is none."""
         if not len(self._database):
             raise InputError(_no_rows(self.name))
-        if where is not None and not len(self._database._source.matching(where)):
+        if where is None:
+            return self._database._source.positions.numpy()
+        found = self._database._source.matching(where)
+        if not len(found):
             raise InputError(_none_satisfies(self.name, where, len(self._database)))
-        return self._database, where
+        return found
 
     def rows(self, positions: np.ndarray) -> list[dict[str, Any]]:
         found = stored_rows(self._database, positions).to_pylist()
-        own = self._id
+        own = self.id_column
         named = positions.tolist() if own is None else [row.pop(own) for row in found]
         return [{ID: name, **row} for name, row in zip(named, found, strict=True)]
 
@@ -126,6 +150,7 @@ class _File:
         self.notes = notes
         self._table = table
         self.columns = {field.name: field.type for field in table.schema}
+        self.id_column = ID if ID in self.columns else None
         self._ids = _ids(table)
 
     def saved_score(self, name: str) -> Any:
@@ -137,20 +162,24 @@ class _File:
         find_columns([*keys, *values], list(self.columns), self.name)
         if ID in (*keys, *values):
             raise InputError(f"{self.name}: the column {ID!r} names the rows, so it is no key and no value: rename it")
-        table, ids = self._table, self._ids
-        if where is not None:
-            kept = filter_rows(self._table, where, self.name)
-            table, ids = table.filter(kept), ids[kept]
-            if not len(table):
-                raise InputError(_none_satisfies(self.name, where, len(self._table)))
-        if not len(table):
-            raise InputError(_no_rows(self.name))
-        _refuse_missing(self.name, table, [*keys, *values], where)
+        table, ids = self.table(where)
+        refuse_missing(self.name, table, [*keys, *values], where)
         sides = (
             {name: as_data(table[name], f"{role} column {name!r}") for name in names}
             for role, names in (("key", keys), ("value", values))
         )
         return Database(*sides, ids=ids), None
+
+    def table(self, where: str | None) -> tuple[pyarrow.Table, np.ndarray]:
+        table, ids = self._table, self._ids
+        if where is not None:
+            kept = filter_rows(table, where, self.name)
+            table, ids = table.filter(kept), ids[kept]
+            if not len(table):
+                raise InputError(_none_satisfies(self.name, where, len(self._table)))
+        if not len(table):
+            raise InputError(_no_rows(self.name))
+        return table, ids
 
     def rows(self, positions: np.ndarray) -> list[dict[str, Any]]:
         order = np.argsort(self._ids, kind="stable")
@@ -183,7 +212,7 @@ def _ids(table: pyarrow.Table) -> np.ndarray:
     return ids.astype(np.int64) if good else plain
 
 
-def _refuse_missing(name: str, table: pyarrow.Table, columns: Sequence[str], where: str | None) -> None:
+def refuse_missing(name: str, table: pyarrow.Table, columns: Sequence[str], where: str | None) -> None:
     """One sentence that says how many cells are missing, and the condition that leaves those rows out."""
     gaps = {column: missing(table[column]) for column in columns}
     lacking = {column: int(gap.sum()) for column, gap in gaps.items() if gap.any()}

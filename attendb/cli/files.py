@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .kinds import is_measure, kind_of
+from .kinds import is_measure, is_time, kind_of
 from .printing import closest_first, listed, note, progress
 from .words import in_shell
 
@@ -100,7 +100,7 @@ def _is_readable(kind: pyarrow.DataType) -> bool:
     """Whether cells of text can be read as this type: a number, a truth value, a date or a time."""
     from pyarrow import types
 
-    return is_measure(kind) or types.is_boolean(kind) or types.is_date(kind) or types.is_timestamp(kind)
+    return is_measure(kind) or types.is_boolean(kind) or is_time(kind)
 
 
 def is_stored(path: str) -> bool:

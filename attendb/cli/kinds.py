@@ -42,6 +42,13 @@ def is_measure(kind: pyarrow.DataType) -> bool:
     return types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
 
 
+def is_time(kind: pyarrow.DataType) -> bool:
+    """A column of dates or of times."""
+    from pyarrow import types
+
+    return types.is_date(kind) or types.is_timestamp(kind)
+
+
 def find_columns(wanted: list[str], names: list[str], where: str) -> None:
     """Raise InputError for a column that does not exist, with the names that are spelt most alike first."""
     for name in wanted:

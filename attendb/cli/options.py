@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -77,6 +77,36 @@ AnswersOut: TypeAlias = Annotated[Text, _option("Write queries and answers to .c
 Heatmap: TypeAlias = Annotated[Text, _option("Draw the weights to .png, .svg or .pdf.", "FILE")]
 Tolerance: TypeAlias = Annotated[
     float | None, _option("Accepted error, as a share of the range of the values. Default: exact.", "NUMBER")
+]
+IdColumns: TypeAlias = Annotated[
+    Texts,
+    _option("A column that only names rows; repeat it. Default: id, and words of which each row has its own.", "COLUMN",
+            "--id"),
+]  # fmt: skip
+Features: TypeAlias = Annotated[
+    Texts, _option("A column to predict from; repeat it. Default: all but the value and what names rows.", "COLUMN",
+                   "--key")
+]  # fmt: skip
+Predicted: TypeAlias = Annotated[
+    Text, _option("The column to predict: numbers, or text (true and false too) for classes.", "COLUMN", "--value")
+]
+Similarity: TypeAlias = Annotated[
+    Literal["bandwidth", "linear", "deep"],
+    typer.Option(
+        help="What is learned of likeness: how near is near in each column; a linear map; a network, the most exact."
+    ),
+]
+Interval: TypeAlias = Annotated[
+    float | None,
+    _option("Also the ends of an interval that holds this share of new rows, such as 0.9.", "SHARE"),
+]
+Picture: TypeAlias = Annotated[
+    Text,
+    _option("Show where answers came from: all of them in one page (.html), or the first (.png, .svg, .pdf).", "FILE"),
+]
+Seed: TypeAlias = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Chooses the rows of each step of learning.")]
+MaxSeconds: TypeAlias = Annotated[
+    float, typer.Option(min=0, metavar="SECONDS", help="Learning stops by then, if not before.")
 ]
 TableOut: TypeAlias = Annotated[str, typer.Option("--out", metavar="TABLE", help="The new table: a folder, made here.")]
 OldVersion: TypeAlias = Annotated[str, typer.Argument(metavar="VERSION", help="A number or a tag (attendb versions).")]

@@ -8,12 +8,13 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, KindError, MissingValueError
 from .files import Reading, no_such_file, read_file
-from .kinds import as_data, find_columns, kind_of, missing, name_of
+from .kinds import as_data, find_columns, is_time, kind_of, missing, name_of
 from .printing import listed
 from .scoring import number
 
@@ -31,8 +32,13 @@ class Queries:
     single: bool  # from name=number pairs: one query, whatever there is
 
 
-def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, reading: Reading) -> Queries:
-    """The queries of ``--at``, over columns that the table has. InputError where there are none, or both kinds."""
+def read_queries(
+    at: Sequence[str], columns: Mapping[str, Any], table: str, reading: Reading, *, times: bool = False
+) -> Queries:
+    """The queries of ``--at``, over columns that the table has. InputError where there are none, or both kinds.
+
+    ``times``: name=value pairs may be dates.
+    """
     reading = replace(reading, types=(), sql=None)  # which speak of the columns and rows of the table
     pairs = [text for text in at if "=" in text and (text.split("=")[0] in columns or not Path(text).exists())]
     files = [text for text in at if text not in pairs]
@@ -41,7 +47,7 @@ def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, read
     if len(files) > 1:
         raise InputError(f"queries come from one file, got {files[0]!r} and {files[1]!r}: ask twice, or join the files")
     if not files:
-        return Queries(_one_query(pairs, columns, table), "--at", (), single=True)
+        return Queries(_one_query(pairs, columns, table, times), "--at", (), single=True)
     if files[0] == "-":
         return Queries(*_from_stdin(reading, columns), single=False)
     if not Path(files[0]).exists() and files[0] in columns:
@@ -52,22 +58,29 @@ def read_queries(at: Sequence[str], columns: Mapping[str, Any], table: str, read
     return Queries(found, files[0], notes, single=False)
 
 
-def _one_query(pairs: Sequence[str], columns: Mapping[str, Any], table: str) -> pyarrow.Table:
+def _one_query(pairs: Sequence[str], columns: Mapping[str, Any], table: str, times: bool) -> pyarrow.Table:
     import pyarrow as pa
 
     split = [text.partition("=") for text in pairs]
     names = [name for name, _, _ in split]
     find_columns(names, list(columns), table)
-    cells = {name: _value(name, text, columns[name]) for name, _, text in split}
+    cells = {name: _value(name, text, columns[name], times) for name, _, text in split}
     vectors = {name: pa.list_(pa.float64(), len(x)) for name, x in cells.items() if isinstance(x, list)}
     return pa.table({name: pa.array([x], vectors.get(name)) for name, x in cells.items()})
 
 
-def _value(name: str, text: str, kind: pyarrow.DataType) -> Any:
+def _value(name: str, text: str, kind: pyarrow.DataType, times: bool) -> Any:
     from pyarrow import types
 
     if kind_of(kind) == "text":
         return text
+    if times and is_time(kind):
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            raise InputError(
+                f"--at {name} must be a date such as 2026-11-30 or 2026-11-30T14:00, got {text!r}"
+            ) from None
     if kind_of(kind) == "other":
         raise InputError(f"column {name!r} holds {name_of(kind)}, which cannot be compared: keys are numbers or text")
     if types.is_boolean(kind) and text.lower() in ("true", "false"):

@@ -7,8 +7,9 @@ the answer is one call of `attend` (`pooling.py`).
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,9 @@ from .saving import load, save
 from .similarity import similarity_named
 from .tables import read_groups, read_table, read_weights
 from .training import Effort, learns_as_a_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LOCAL = ("constant", "linear")
 
@@ -136,6 +140,52 @@ class AttentionEstimator(BaseEstimator):
         """
         return load(cls, path)
 
+    def picture(
+        self,
+        X: Any,
+        top: int = 5,
+        *,
+        value: str | None = None,
+        level: float | None = None,
+        names: Sequence[Any] | None = None,
+    ) -> Figure:
+        """Draw where the prediction for one row came from: its heaviest cases, and what kept each of them apart.
+
+        The shade of a cell is the change of the score a of its case, if the row asked had the value of that cell:
+        a(x with column c of x_i, x_i) − a(x, x_i); for "bandwidth" the part of column c in ½ ‖(x − x_i) / h‖².
+
+        ``X``: one row, (1, columns); ``top``: how many cases; ``value``: what the predicted column is called, or which
+        of several targets is drawn; ``level``: of an interval beside the answer, for a regressor; ``names``: what the
+        training rows are called, one each.
+        Returns a matplotlib ``Figure``, made without pyplot. Raises as `predict` and `explain` do, and InputError for
+        more rows than one. Cost: that of `explain`, and top · columns embedded rows.
+        """
+        from .explaining import explanations
+        from .picture import draw, one
+
+        return draw(one(explanations(cast(Any, self), X, top=top, value=value, level=level, names=names)))
+
+    def save_picture(
+        self,
+        X: Any,
+        path: str | os.PathLike[str],
+        top: int = 5,
+        *,
+        value: str | None = None,
+        level: float | None = None,
+        names: Sequence[Any] | None = None,
+    ) -> None:
+        """Write `picture` to ``path``: one row to .png, .svg or .pdf, any number of rows to one page of .html.
+
+        A page is one file that fetches and runs nothing; it has all columns, and numbers behind the shades.
+        The rest is as in `picture`. Raises InputError for another end of the name too.
+        """
+        from .explaining import explanations
+        from .picture import check_end, write
+
+        check_end(path)
+        write(explanations(cast(Any, self), X, top=top, value=value, level=level, names=names), path)
+
     def _fit(self, table: pd.DataFrame, outcomes: Tensor, weights: np.ndarray, groups: Any, eval_set: Any) -> None:
         """Learn, and remember the rows; ``outcomes`` (n, v) float64, one-hot for classes."""
         self._groups: dict[Any, int] | None = None
@@ -176,7 +226,7 @@ class AttentionEstimator(BaseEstimator):
         cases = cases.to(device)
         member = Member.of(similarity, cases)
         line = self.local == "linear"
-        if not worth or learns_as_a_whole(learning, judges) and not line:
+        if not (worth and similarity.settles) or learns_as_a_whole(learning, judges) and not line:
             return member
         return settled(member, cases, line=line, seed=seed)
 

@@ -253,7 +253,7 @@ class Text(Part):
             name,
             vectorizer.get_feature_names_out().tolist(),
             idf=torch.from_numpy(np.array(vectorizer.idf_)),
-            components=torch.from_numpy(svd.components_.copy()),
+            components=torch.from_numpy(np.array(svd.components_)),
         )
 
     def encode(self, cells: np.ndarray) -> np.ndarray:

@@ -41,11 +41,7 @@ def read_out(pooled: Tensor, at: Tensor, v: int, ridge: float, alone: Tensor) ->
     n, r = at.shape
     wide = r * (r + 1) // 2
     mean, squares, target, products = pooled.split([r, wide, v, r * v], 1)
-    upper = torch.triu_indices(r, r, device=at.device)
-    second = pooled.new_zeros(n, r, r)
-    second[:, upper[0], upper[1]] = squares
-    second[:, upper[1], upper[0]] = squares
-    covariance = second - mean[:, :, None] * mean[:, None, :]
+    covariance = _symmetric(squares, r) - mean[:, :, None] * mean[:, None, :]
     with_target = products.view(n, r, v) - mean[:, :, None] * target[:, None, :]
     regular = covariance + ridge * torch.eye(r, dtype=at.dtype, device=at.device)
     slope = torch.linalg.solve(regular, with_target)
@@ -53,7 +49,7 @@ def read_out(pooled: Tensor, at: Tensor, v: int, ridge: float, alone: Tensor) ->
     return torch.where(alone[:, None], target, line)
 
 
-def thin(score: Score, queries: Tensor, memory: Memory, pooled: Pooled, own: Tensor | None) -> Tensor:
+def thin_windows(score: Score, queries: Tensor, memory: Memory, pooled: Pooled, own: Tensor | None) -> Tensor:
     """Which windows (n,) have fewer than `FEWEST` effective rows; ``score`` grows with the square of embedded rows."""
     out = torch.zeros(len(queries), dtype=torch.bool, device=queries.device)
     doubtful = (~(pooled.log_normalizer >= math.log(FEWEST))).nonzero()[:, 0]
@@ -71,3 +67,31 @@ def effective_rows(score: Score, queries: Tensor, memory: Memory, pooled: Pooled
     nothing = queries.new_zeros(len(memory.keys), 1)
     twice = pool(score, queries * root2, sharp, nothing, own=own).log_normalizer
     return (2 * pooled.log_normalizer - twice).exp()
+
+
+def squared_weights(pooled: Tensor, twice: Tensor, at: Tensor, share: Tensor, ridge: float, thin: Tensor) -> Tensor:
+    """Σ l² (n,), l the weights of the rows in the answer: its variance, in units of the variance of one target.
+
+        l_i = α_i (1 + e·(u_i − ū)),    e = (C + λI)⁻¹ (u − ū), 0 where ``thin``
+
+    ``pooled`` and ``twice``: the means of the first r + r(r+1)/2 columns of `value_map` under α and under α² / Σα²;
+    ``share`` (n,): Σα².
+    """
+    r = at.shape[1]
+    (mean, squares), (mean2, squares2) = (x[:, : r + r * (r + 1) // 2].tensor_split([r], 1) for x in (pooled, twice))
+    covariance = _symmetric(squares, r) - mean[:, :, None] * mean[:, None, :]
+    regular = covariance + ridge * torch.eye(r, dtype=at.dtype, device=at.device)
+    tilt = torch.linalg.solve(regular, (at - mean)[:, :, None])[:, :, 0].masked_fill(thin[:, None], 0.0)
+    cross = mean2[:, :, None] * mean[:, None, :]
+    about = _symmetric(squares2, r) - cross - cross.mT + mean[:, :, None] * mean[:, None, :]
+    bent = 1 + 2 * (tilt * (mean2 - mean)).sum(1) + torch.einsum("ni,nij,nj->n", tilt, about, tilt)
+    return share * bent.clamp(min=0)
+
+
+def _symmetric(upper: Tensor, r: int) -> Tensor:
+    """(n, r, r) of the upper triangles (n, r(r+1)/2)."""
+    i, j = torch.triu_indices(r, r, device=upper.device)
+    full = upper.new_zeros(len(upper), r, r)
+    full[:, i, j] = upper
+    full[:, j, i] = upper
+    return full

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .cases import Cases
 from .encoding import Rows
-from .local_linear import MOST_SLOPES, read_out, thin, value_map
+from .local_linear import MOST_SLOPES, read_out, thin_windows, value_map
 from .pooling import Memory, pool
 from .similarity import Similarity
 from .training import losses
@@ -125,7 +125,7 @@ class Member:
             mean = found[:, at : at + v]
             variance = (found[:, -v:] - mean.square()).clamp(min=0.0)
             found = found[:, :-v]
-        alone = thin(score, queries, self.memory, pooled, own) if r else None
+        alone = thin_windows(score, queries, self.memory, pooled, own) if r else None
         out = []
         for ridge in ridges:
             value = found if ridge is None or alone is None else read_out(found, queries[:, :r], v, ridge, alone)

@@ -73,12 +73,12 @@ def pool(
         assert own is not None
         copies = torch.where(own >= 0, memory.weights[own.clamp(min=0)] - 1, 0.0)
         if bool((copies > 0).any()):
-            value, log, empty = _with_copies(value, log, values[own.clamp(min=0)], copies.clamp(min=0.0))
+            value, log, empty = with_copies(value, log, values[own.clamp(min=0)], copies.clamp(min=0.0))
     return Pooled(value, log, empty, answer.top)
 
 
-def _with_copies(value: Tensor, log: Tensor, own_value: Tensor, copies: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The answer with so many copies of the row itself, which score 0."""
+def with_copies(value: Tensor, log: Tensor, own_value: Tensor, copies: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The answer with so many copies of the row itself, each of kernel 1, that is of score 0."""
     has = copies > 0
     extra = torch.where(has, copies, 1.0).log().to(log.dtype)
     alone = torch.isneginf(log.detach())

@@ -24,7 +24,7 @@ from .features import Features
 from .starting import start, usefulness
 from .training import Effort, Recipe, Trial, train
 
-SIMILARITIES: dict[str, str] = {"bandwidth": "similarity:Bandwidth", "linear": "similarity:Linear"}
+SIMILARITIES: dict[str, str] = {"bandwidth": "similarity:Bandwidth", "linear": "similarity:Linear", "deep": "deep:Deep"}
 
 
 class Similarity(nn.Module, ABC):
@@ -37,6 +37,7 @@ class Similarity(nn.Module, ABC):
 
     score: Score = Gaussian(1.0)
     memorises: bool = True  # may know rows that it learned from by heart: intervals then go by rows that judged
+    settles: bool = True  # its common scale is found by rows that leave themselves out, once it has learned
     slopes: int = 0  # so many leading columns of φ may carry the slopes of a local line; 0: none
 
     @classmethod

@@ -108,7 +108,8 @@ class Dense:
         wide = 1.0 if problem.dtype == torch.float32 else 2.0
         columns = sum(x.shape[-1] for x in tensors(problem.keys))
         read = problem.batch * problem.m * (10 + columns) * SECONDS_PER_NUMBER
-        return 1e-3 + wide * (read + pairs * (SECONDS_PER_PAIR + 2e-9 * (scratch - 1) + 1e-10 * problem.width))
+        masked = 1.3 if problem.where is not None else 1.0
+        return 1e-3 + wide * (read + masked * pairs * (SECONDS_PER_PAIR + 2e-9 * (scratch - 1) + 1e-10 * problem.width))
 
     def fold(self) -> Fold:
         """The pass over all pairs by which a weighting selects rows."""

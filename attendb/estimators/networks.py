@@ -1,0 +1,117 @@
+"""The network of the deep similarity: numbers in bins, categories, one residual block, two heads.
+
+    x → [bins of each number · weights, categories, gaps] → linear → + block → norm → φ (distance), g (what x says alone)
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .encoding import Rows
+
+BINS = 48
+WIDTH_OF_A_NUMBER = 12
+WIDTH = 96
+DISTANCE_WIDTH = 32
+SHARPNESS = 3.0  # at the start two random rows differ by about 9 in the square of φ
+
+
+class Bins(nn.Module):
+    """Piecewise linear embedding of numbers: how far each bin between quantiles is filled, times learned weights.
+
+        b_t(x) = clip((x − e_t) / (e_{t+1} − e_t), 0, 1)      embedding = Σ_t b_t w_t + z w + c
+
+    z is the standardised number, cut at ±4. The first bin has no lower end and the last no upper one, up to one bin width.
+    A missing number fills no bin. ``numbers``: how many columns.
+
+    Source: Gorishniy et al. 2022, "On embeddings for numerical features in tabular deep learning", section 3.2.
+    """
+
+    low: Tensor
+    size: Tensor
+    first: Tensor
+    last: Tensor
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, numbers: int):
+        super().__init__()
+        wide = torch.float64
+        self.register_buffer("low", torch.zeros(numbers, BINS, dtype=wide))
+        self.register_buffer("size", torch.full((numbers, BINS), torch.inf, dtype=wide))
+        self.register_buffer("first", torch.zeros(numbers, BINS, dtype=torch.bool))
+        self.register_buffer("last", torch.zeros(numbers, BINS, dtype=torch.bool))
+        self.register_buffer("centre", torch.zeros(numbers, dtype=wide))
+        self.register_buffer("spread", torch.full((numbers,), torch.inf, dtype=wide))
+        self.weight = nn.Parameter(torch.randn(numbers, BINS, WIDTH_OF_A_NUMBER) / math.sqrt(BINS))
+        self.slope = nn.Parameter(0.3 * torch.randn(numbers, WIDTH_OF_A_NUMBER))
+        self.bias = nn.Parameter(torch.zeros(numbers, WIDTH_OF_A_NUMBER))
+
+    def place(self, numbers: Tensor) -> None:
+        """Put the bins between quantiles of these rows (n, p); a column without spread gets none.
+
+        A value that occurs c times counts √c times: a column that is nearly always 0 keeps bins for its other values.
+        """
+        shares = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)
+        for j in range(numbers.shape[1]):
+            x = numbers[:, j]
+            x = x[~x.isnan()]
+            values, often = x.unique(return_counts=True)
+            if len(values) < 2:
+                continue
+            reached = often.double().sqrt().cumsum(0)
+            reached = (reached - reached[0]) / (reached[-1] - reached[0])
+            edges = values[torch.searchsorted(reached, shares).clamp(max=len(values) - 1)].unique()
+            count = len(edges) - 1
+            self.low[j, :count] = edges[:-1]
+            self.size[j, :count] = edges[1:] - edges[:-1]
+            self.first[j, 0] = self.last[j, count - 1] = True
+            scale = x.abs().max()  # squares of large numbers overflow
+            self.centre[j] = (x / scale).mean() * scale
+            self.spread[j] = (x / scale).std(correction=0) * scale
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """(n, p · width) of numbers (n, p), in float32."""
+        filled = ((numbers[..., None] - self.low) / self.size).nan_to_num(nan=0.0)
+        filled = torch.where(self.first, filled.clamp(min=-1.0), filled.clamp(min=0.0))
+        filled = torch.where(self.last, filled.clamp(max=2.0), filled.clamp(max=1.0))
+        z = ((numbers - self.centre) / self.spread).nan_to_num(nan=0.0).clamp(-4.0, 4.0).to(self.weight.dtype)
+        out = torch.einsum("npt,pte->npe", filled.to(self.weight.dtype), self.weight)
+        return (out + z[..., None] * self.slope + self.bias).flatten(1)
+
+
+class Network(nn.Module):
+    """From encoded rows to φ (n, d) and g (n, outputs). ``levels``: how many each categorical column has."""
+
+    gaps: Tensor
+
+    def __init__(self, numbers: int, gaps: int, levels: list[int], outputs: int, dropout: float):
+        super().__init__()
+        self.levels = levels
+        self.register_buffer("gaps", torch.zeros(gaps, dtype=torch.int64))  # columns in which cells are missing
+        self.bins = Bins(numbers)
+        self.mix = nn.Linear(numbers * WIDTH_OF_A_NUMBER + gaps + sum(levels), WIDTH)
+        self.block = nn.Sequential(
+            nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * WIDTH, WIDTH)
+        )
+        self.norm = nn.LayerNorm(WIDTH)
+        self.distance = nn.Linear(WIDTH, DISTANCE_WIDTH)
+        self.alone = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Dropout(dropout), nn.Linear(WIDTH, outputs))
+        self.log_sharpness = nn.Parameter(torch.tensor(math.log(SHARPNESS)))
+
+    def forward(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """φ and g, in float32."""
+        device = self.norm.weight.device
+        numbers, codes = rows.numbers.to(device), rows.codes.to(device)
+        parts = [self.bins(numbers), numbers[:, self.gaps].isnan().to(self.norm.weight.dtype)]
+        for j, count in enumerate(self.levels):
+            seen = (codes[:, j] >= 0) & (codes[:, j] < count)
+            one_hot = nn.functional.one_hot(torch.where(seen, codes[:, j], count), count + 1)
+            parts.append(one_hot[:, :count].to(self.norm.weight.dtype))
+        x = self.mix(torch.cat(parts, 1))
+        x = self.norm(x + self.block(x))
+        scale = self.log_sharpness.exp() / math.sqrt(DISTANCE_WIDTH)
+        return self.distance(x) * scale, self.alone(x)
