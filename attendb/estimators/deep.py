@@ -43,23 +43,20 @@ class Recipe:
     """How the network is trained: AdamW, an exponential moving average of its weights, early stopping.
 
     ``alone``: weight of the loss of the votes without g, which keeps the distances meaningful. After ``patience`` checks
-    without an improvement the rate falls to ``fall`` of itself, once, from the best state; then learning ends.
+    without an improvement the rate falls to ``fall`` of itself and the batches grow by ``growth``, once, from the best
+    state; then learning ends.
     """
 
     rate: float = 3e-3
-    decay: float = 0.3
+    decay: float = 1.0
     average: float = 0.99
     dropout: float = 0.1
     alone: float = 0.3
-    patience: int = 12
-    fall: float = 0.25
+    patience: int = 8
+    fall: float = 0.3
+    growth: int = 4
     checks: int = 400  # at most
-
-import os as _os
-_E=eval(_os.environ.get('DEEP','{}'))
-if _E:
-    _R=Recipe
-    def Recipe(): return _R(**_E)
+    unjudged: int = 25  # checks of a table so small that no rows can be spared to judge
 
 
 class _Learned(Gaussian):
@@ -145,19 +142,21 @@ class _Training:
         groups = [{"params": matrices, "weight_decay": recipe.decay}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate)
         self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(recipe.average))
+        self.batch = BATCH
 
     def run(self) -> None:
         """Learn; the network is then the average that was judged best, at the scale that was judged best."""
         network, recipe = self.similarity.network, self.recipe
         best, kept, since, falls = math.inf, _state(network), 0, 0
         network.train()
-        for check in range(1, recipe.checks + 1):
+        checks = recipe.unjudged if self.judges is None else recipe.checks
+        for check in range(1, checks + 1):
             loss = self._epoch()
             judged = loss if self.judges is None else self._judge(self.average.module, 1.0)
             since = 0 if judged < best * (1 - 1e-4) else since + 1
             if judged < best:
                 best, kept = judged, _state(self.average.module)
-            self.effort.shown(check, recipe.checks, best)
+            self.effort.shown(check, checks, best)
             if self.effort.spent:
                 break
             if since >= recipe.patience:
@@ -175,7 +174,7 @@ class _Training:
         """Every row once, in tables of `BATCH` rows; a small table again, so that a check is never fewer than 8 steps."""
         m, total, steps = len(self.cases), 0.0, 0
         while steps < 8:
-            for some in torch.randperm(m).tensor_split(max(1, round(m / BATCH))):
+            for some in torch.randperm(m).tensor_split(max(1, round(m / self.batch))):
                 total += self._step(self.cases.take(some))
                 steps += 1
                 if self.effort.spent:
@@ -233,6 +232,7 @@ class _Training:
     def _go_on_from(self, state: dict[str, Tensor]) -> None:
         self.similarity.network.load_state_dict(state)
         self.average.module.load_state_dict(state)
+        self.batch *= self.recipe.growth
         for group in self.optimiser.param_groups:
             group["lr"] *= self.recipe.fall
 

@@ -1,6 +1,6 @@
 """The network of the deep similarity: numbers in bins, categories, one residual block, two heads.
 
-    x → [bins of each number · weights, categories, gaps] → linear → + block → norm → φ (distance), g (what x says alone)
+x → [bins of each number · weights, categories, gaps] → linear → + block → norm → φ (distance), g (what x says alone)
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Bins(nn.Module):
 
     low: Tensor
     size: Tensor
-    first: Tensor
-    last: Tensor
+    least: Tensor
+    most: Tensor
     centre: Tensor
     spread: Tensor
 
@@ -42,8 +42,8 @@ class Bins(nn.Module):
         wide = torch.float64
         self.register_buffer("low", torch.zeros(numbers, BINS, dtype=wide))
         self.register_buffer("size", torch.full((numbers, BINS), torch.inf, dtype=wide))
-        self.register_buffer("first", torch.zeros(numbers, BINS, dtype=torch.bool))
-        self.register_buffer("last", torch.zeros(numbers, BINS, dtype=torch.bool))
+        self.register_buffer("least", torch.zeros(numbers, BINS))
+        self.register_buffer("most", torch.ones(numbers, BINS))
         self.register_buffer("centre", torch.zeros(numbers, dtype=wide))
         self.register_buffer("spread", torch.full((numbers,), torch.inf, dtype=wide))
         self.weight = nn.Parameter(torch.randn(numbers, BINS, WIDTH_OF_A_NUMBER) / math.sqrt(BINS))
@@ -53,34 +53,44 @@ class Bins(nn.Module):
     def place(self, numbers: Tensor) -> None:
         """Put the bins between quantiles of these rows (n, p); a column without spread gets none.
 
-        A value that occurs c times counts √c times: a column that is nearly always 0 keeps bins for its other values.
+        A third of the quantiles are of the rows where a value that occurs c times counts √c times: a column that is
+        nearly always 0 keeps bins for its other values.
         """
-        shares = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)
         for j in range(numbers.shape[1]):
             x = numbers[:, j]
             x = x[~x.isnan()]
             values, often = x.unique(return_counts=True)
             if len(values) < 2:
                 continue
-            reached = often.double().sqrt().cumsum(0)
-            reached = (reached - reached[0]) / (reached[-1] - reached[0])
-            edges = values[torch.searchsorted(reached, shares).clamp(max=len(values) - 1)].unique()
+            own = [
+                _quantiles(values, often.double(), BINS - BINS // 3),
+                _quantiles(values, often.double().sqrt(), BINS // 3),
+            ]
+            edges = torch.cat(own).unique()
             count = len(edges) - 1
             self.low[j, :count] = edges[:-1]
             self.size[j, :count] = edges[1:] - edges[:-1]
-            self.first[j, 0] = self.last[j, count - 1] = True
+            self.least[j, 0], self.most[j, count - 1] = -1.0, 2.0
             scale = x.abs().max()  # squares of large numbers overflow
             self.centre[j] = (x / scale).mean() * scale
             self.spread[j] = (x / scale).std(correction=0) * scale
 
     def forward(self, numbers: Tensor) -> Tensor:
         """(n, p · width) of numbers (n, p), in float32."""
-        filled = ((numbers[..., None] - self.low) / self.size).nan_to_num(nan=0.0)
-        filled = torch.where(self.first, filled.clamp(min=-1.0), filled.clamp(min=0.0))
-        filled = torch.where(self.last, filled.clamp(max=2.0), filled.clamp(max=1.0))
-        z = ((numbers - self.centre) / self.spread).nan_to_num(nan=0.0).clamp(-4.0, 4.0).to(self.weight.dtype)
-        out = torch.einsum("npt,pte->npe", filled.to(self.weight.dtype), self.weight)
+        dtype = self.weight.dtype
+        filled = ((numbers[..., None] - self.low) / self.size).to(dtype).nan_to_num(nan=0.0)
+        filled = filled.clamp(self.least, self.most)
+        z = ((numbers - self.centre) / self.spread).to(dtype).nan_to_num(nan=0.0).clamp(-4.0, 4.0)
+        out = torch.einsum("npt,pte->npe", filled, self.weight)
         return (out + z[..., None] * self.slope + self.bias).flatten(1)
+
+
+def _quantiles(values: Tensor, weights: Tensor, count: int) -> Tensor:
+    """The least, the greatest and ``count`` − 1 values between, at equal shares of the weights."""
+    reached = weights.cumsum(0)
+    shares = torch.linspace(0, 1, count + 1, dtype=torch.float64)
+    reached = (reached - reached[0]) / (reached[-1] - reached[0])
+    return values[torch.searchsorted(reached, shares).clamp(max=len(values) - 1)]
 
 
 class Network(nn.Module):

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..scores.base import Score
 from ..scores.distance import Gaussian
 from .cases import Cases
-from .encoding import Rows
+from .encoding import Encoder, Rows
 from .features import Features
 from .starting import start, usefulness
 from .training import Effort, Recipe, Trial, train
@@ -117,6 +117,12 @@ class Bandwidth(Similarity):
     def inverse(self) -> Tensor:
         """1 / h of each feature (width,), in standard deviations."""
         return self.log_inverse.exp()[self.features.scale_of]
+
+    def bandwidths(self, encoder: Encoder) -> dict[str, float]:
+        """h of each scale by the name of its column, in its units; for a gap or a category, 1 / its distance."""
+        features = self.features
+        h = (features.units / self.log_inverse.detach().exp()).tolist()
+        return dict(zip(features.names(encoder.numbers, tuple(encoder.levels)), h, strict=True))
 
     def embed(self, rows: Rows) -> Tensor:
         return (self.features(rows) * self.inverse)[:, self.order]
