@@ -18,7 +18,8 @@ from .similarity import Similarity
 from .training import losses
 
 GATHERED = 1 << 22  # numbers of keys that are gathered at once
-SETTLING = 1024  # rows that are predicted to find the common scale
+SETTLING = 1024  # rows that are predicted to find the common scale, fewer where the table is long
+SETTLING_PAIRS = 1 << 26
 STEP = 0.25  # of the logarithm of the common scale
 RIDGES = (0.001, 0.01, 0.1, 1.0)
 
@@ -188,7 +189,8 @@ def settled(member: Member, cases: Cases, *, line: bool, seed: int) -> Member:
     `SETTLING` rows.
     """
     random = torch.Generator().manual_seed(seed)
-    own = torch.randperm(len(cases), generator=random)[:SETTLING]
+    some = min(SETTLING, max(SETTLING // 8, SETTLING_PAIRS // len(cases)))
+    own = torch.randperm(len(cases), generator=random)[:some]
     ridges: tuple[float | None, ...] = RIDGES if line and member.similarity.slopes else (None,)
     tried: dict[int, tuple[float, float | None]] = {}
 

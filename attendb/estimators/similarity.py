@@ -22,7 +22,7 @@ from .cases import Cases
 from .encoding import Encoder, Rows
 from .features import Features
 from .starting import start, usefulness
-from .training import Effort, Recipe, Trial, train
+from .training import CANDIDATES, QUERIES, Effort, Recipe, Trial, train
 
 SIMILARITIES: dict[str, str] = {"bandwidth": "similarity:Bandwidth", "linear": "similarity:Linear", "deep": "deep:Deep"}
 
@@ -131,7 +131,7 @@ class Bandwidth(Similarity):
         if len(cases) > 2:
             with torch.no_grad():
                 useful = usefulness(self.features(cases.rows), self.features.scale_of, cases, effort.seed)
-                start(self.log_inverse, useful, partial(Trial(cases, effort).judge, self))
+                start(self.log_inverse, useful, partial(Trial(cases, effort, QUERIES, CANDIDATES).judge, self))
         train(self, cases, effort, Recipe())
         self.order.copy_(self.inverse.detach().argsort(descending=True, stable=True))
 
