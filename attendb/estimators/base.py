@@ -22,10 +22,10 @@ from torch import Tensor
 from ..errors import InputError, KindError
 from .cases import Cases
 from .encoding import Encoder, Rows
-from .members import Member, settled
+from .members import Member, heaviest, settled
 from .progress import shown
 from .saving import load, save
-from .similarity import similarity_named
+from .similarity import Bandwidth, similarity_named
 from .tables import read_groups, read_table, read_weights
 from .training import Effort, learns_as_a_whole
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOCAL = ("constant", "linear")
-WEIGHTS = 1 << 22  # of all rows, that are held at once where several members are explained together
 
 
 class AttentionEstimator(BaseEstimator):
@@ -66,6 +65,24 @@ class AttentionEstimator(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "encode"
         return tags
+
+    @property
+    def bandwidths_(self) -> dict[str, float]:
+        """What each column is divided by, in its units, for similarity="bandwidth"; the mean of several models.
+
+        A missing cell, and a category that differs, count as a distance of one unit over theirs. Columns without spread
+        have none.
+        """
+        check_is_fitted(self)
+        found = [member.similarity for member in self._members]
+        if not all(isinstance(one, Bandwidth) for one in found):
+            raise AttributeError(f"similarity={self.similarity!r} has no bandwidths: it is no division of the columns")
+        each = [one.bandwidths(self.encoder_) for one in found if isinstance(one, Bandwidth)]
+        sharpness = [member.sharpness for member in self._members]
+        return {
+            name: float(np.exp(np.mean([np.log(h[name] / s) for h, s in zip(each, sharpness, strict=True)])))
+            for name in each[0]
+        }
 
     def append(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Add rows to the cases that vote, without learning anew: the next prediction sees them.
@@ -108,7 +125,7 @@ class AttentionEstimator(BaseEstimator):
         if isinstance(top, bool) or not hasattr(top, "__index__") or int(top) < 1:
             raise InputError(f"top must be a whole number ≥ 1, got {top!r}: ask for at least one case")
         rows = self._encoded(X)
-        positions, weights = self._best(rows, min(int(top), len(self.table_)))
+        positions, weights = (x.numpy() for x in heaviest(self._members, rows, min(int(top), len(self.table_))))
         r = positions.shape[1]
         at = positions.ravel()
         found = {
@@ -228,7 +245,7 @@ class AttentionEstimator(BaseEstimator):
         cases = cases.to(device)
         member = Member.of(similarity, cases)
         line = self.local == "linear"
-        if not worth or not similarity.settles or learns_as_a_whole(learning, judges) and not line:
+        if not (worth and similarity.settles) or learns_as_a_whole(learning, judges) and not line:
             return member
         return settled(member, cases, line=line, seed=seed)
 
@@ -273,25 +290,6 @@ class AttentionEstimator(BaseEstimator):
     def _predicted(self, rows: Rows) -> Tensor:
         """Standardised outcomes, or probabilities: (n, v) float64, the mean of the members."""
         return torch.stack([self._read_out(m, m.predict(rows).value) for m in self._members]).mean(0)
-
-    def _best(self, rows: Rows, top: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and weights (n, top) of the heaviest training rows; of several members, by the mean of the weights."""
-        if len(self._members) == 1:
-            positions, weights = self._members[0].best(rows, top)
-            return positions.numpy(), weights.numpy()
-        m = len(self.table_)
-        found = [self._best_by_mean(rows.take(x), top) for x in torch.arange(len(rows)).split(max(1, WEIGHTS // m))]
-        positions, weights = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return positions.numpy(), weights.numpy()
-
-    def _best_by_mean(self, rows: Rows, top: int) -> tuple[Tensor, Tensor]:
-        mean = torch.zeros(len(rows), len(self.table_), dtype=torch.float64)
-        for member in self._members:
-            positions, weights = member.best(rows, mean.shape[1])
-            weights = weights.double().masked_fill(positions < 0, 0.0)
-            mean.scatter_add_(1, positions.clamp(min=0), weights / len(self._members))
-        weights, positions = (x[:, :top] for x in mean.sort(descending=True, stable=True))
-        return positions.masked_fill(weights == 0, -1), weights
 
     def _standardised(self, outcomes: Tensor) -> Tensor:
         return (outcomes - self._centre) / self._scale

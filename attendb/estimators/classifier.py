@@ -21,14 +21,45 @@ from .tables import read_weights
 
 
 class AttentionClassifier(ClassifierMixin, AttentionEstimator):
-    """Predict classes: P(c | x) = Σ_i α(x, x_i) [y_i = c], α = softmax of a learned similarity."""
+    """Predict classes from a table of past cases, each case voting by how alike it is.
+
+        P(c | x) = Σ_i α(x, x_i) [y_i = c],    α = softmax of −½ ‖φ(x) − φ(x_i)‖²
+
+    φ is learned. "deep" has a network g(x) besides, which corrects what a case votes by what the two rows differ in;
+    there P is the softmax of the corrected votes.
+
+    ``similarity``: what rows are compared by, learned by leaving each row out of its own prediction: "bandwidth" (one
+    bandwidth a column), "linear" (a linear map of the columns), "deep" (a network).
+    ``local``: "constant" (the weighted mean of the cases) or "linear" (a line fitted to them, read off at the row).
+    ``missing``: "encode" makes a missing cell a value of its own, "raise" refuses it.
+    ``max_seconds``: of learning; the same seed gives the same model only where the time suffices.
+    ``n_models``: so many similarities are learned from seeds of their own, and their predictions averaged.
+    ``validation_fraction``: of the rows, held out of learning for early stopping (they vote all the same), in tables
+    where that is at least 100 rows. ``verbose``: a progress bar, where stderr is a terminal. ``random_state``: a seed.
+    ``device``: of torch, such as "cuda"; None: the CPU.
+
+    Columns, rows far from all cases, and cost are as in `AttentionRegressor`.
+
+    >>> import pandas as pd
+    >>> from attendb.estimators import AttentionClassifier
+    >>> cases = pd.DataFrame({"age": [20, 30, 40, 50, 60, 70], "town": ["Ulm", "Bonn"] * 3})
+    >>> model = AttentionClassifier(random_state=0).fit(cases, ["no", "no", "no", "yes", "yes", "yes"])
+    >>> model.predict(pd.DataFrame({"age": [25, 65], "town": ["Ulm", "Bonn"]})).tolist()
+    ['no', 'yes']
+
+    Source: Nadaraya 1964; Watson 1964; Goldberger et al. 2005.
+    """
 
     _classes = True
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, eval_set: tuple[Any, Any] | None = None
     ) -> Self:
-        """Learn the similarity from the cases ``X`` (n, columns) with the classes ``y`` (n,)."""
+        """Learn the similarity from the cases ``X`` (n, columns) with the classes ``y`` (n,).
+
+        ``X``, ``sample_weight``, ``groups``, ``eval_set`` and errors as in `AttentionRegressor.fit`; a class is text, a
+        whole number or bool, and one that has rows of weight 0 only is none.
+        """
         table = self._read(X)
         labels = self._labels(y, len(table))
         weights = read_weights(sample_weight, len(table))
@@ -38,11 +69,14 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities (n, classes) float64, in the order of ``classes_``."""
+        """Probabilities (n, classes) float64 for the rows ``X``, in the order of ``classes_``.
+
+        Raises NotFittedError before `fit`, ValueError for other columns than `fit` saw, and as `fit` does.
+        """
         return self._predicted(self._encoded(X)).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class (n,); of equally probable ones the first of ``classes_``."""
+        """The most probable class (n,) for the rows ``X``; of equally probable ones the first of ``classes_``."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
 
@@ -80,7 +114,9 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
         labels = self._labels(y, rows)
         found, unknown = self._one_hot(labels)
         if unknown.any():
-            raise InputError(f"y holds the class {labels[unknown][0]!r}, which fit has not seen: fit the model anew")
+            raise InputError(
+                f"y holds the class {labels[unknown].tolist()[0]!r}, which fit has not seen: fit the model anew"
+            )
         return found
 
     def _own_state(self) -> dict[str, Any]:

@@ -253,7 +253,7 @@ class Text(Part):
             name,
             vectorizer.get_feature_names_out().tolist(),
             idf=torch.from_numpy(np.array(vectorizer.idf_)),
-            components=torch.from_numpy(svd.components_.copy()),
+            components=torch.from_numpy(np.array(svd.components_)),
         )
 
     def encode(self, cells: np.ndarray) -> np.ndarray:
@@ -370,5 +370,5 @@ def _refuse_missing(column: pd.Series, name: str) -> None:
         count = int(gaps.sum())
         raise MissingValueError(
             f"X has {count} missing cell{'s' * (count != 1)} in column {name!r} (first: row {int(gaps.argmax())}): "
-            'drop the rows, fill the cells in, or say missing="encode"'
+            'drop the rows, fill the cells in, or say missing="encode", which makes NaN a value of its own'
         )

@@ -51,6 +51,11 @@ class Features(nn.Module):
         return len(self.used) + len(self.gaps) + len(self.levels)
 
     @property
+    def units(self) -> Tensor:
+        """One over the distance (scales,) that a scale of 1 gives: one unit of a number, a gap, another category."""
+        return torch.cat([self.spread, 1 / self.gap_size, 1 / (2**0.5 * self.category_size)])
+
+    @property
     def width(self) -> int:
         return len(self.scale_of)
 

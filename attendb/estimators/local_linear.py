@@ -49,7 +49,7 @@ def read_out(pooled: Tensor, at: Tensor, v: int, ridge: float, alone: Tensor) ->
     return torch.where(alone[:, None], target, line)
 
 
-def thin(score: Score, queries: Tensor, memory: Memory, pooled: Pooled, own: Tensor | None) -> Tensor:
+def thin_windows(score: Score, queries: Tensor, memory: Memory, pooled: Pooled, own: Tensor | None) -> Tensor:
     """Which windows (n,) have fewer than `FEWEST` effective rows; ``score`` grows with the square of embedded rows."""
     out = torch.zeros(len(queries), dtype=torch.bool, device=queries.device)
     doubtful = (~(pooled.log_normalizer >= math.log(FEWEST))).nonzero()[:, 0]

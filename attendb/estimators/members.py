@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,12 +12,14 @@ from torch import Tensor
 
 from .cases import Cases
 from .encoding import Rows
-from .local_linear import MOST_SLOPES, read_out, thin, value_map
+from .local_linear import MOST_SLOPES, read_out, thin_windows, value_map
 from .pooling import Memory, pool
 from .similarity import Similarity
 from .training import losses
 
-SETTLING = 1024  # rows that are predicted to find the common scale
+GATHERED = 1 << 22  # numbers of keys that are gathered at once
+SETTLING = 1024  # rows that are predicted to find the common scale, fewer where the table is long
+SETTLING_PAIRS = 1 << 26
 STEP = 0.25  # of the logarithm of the common scale
 RIDGES = (0.001, 0.01, 0.1, 1.0)
 
@@ -83,12 +86,24 @@ class Member:
         return self._predict(*self.embed(rows), None, (self.ridge,), spread=spread)[0]
 
     @torch.no_grad()
-    def best(self, rows: Rows, top: int) -> tuple[Tensor, Tensor]:
-        """Positions and weights (n, top) of the remembered rows of the highest weights."""
+    def best(self, queries: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of embedded rows: positions and weights (n, top) of the heaviest remembered ones, and the log-normaliser."""
         nothing = torch.zeros_like(self.targets[:, :1])
-        found = pool(self.similarity.score, self.embed(rows)[0], self.memory, nothing, top=top).top
-        assert found is not None
-        return found.positions.cpu(), found.weights.cpu()
+        found = pool(self.similarity.score, queries, self.memory, nothing, top=top)
+        assert found.top is not None
+        return found.top.positions, found.top.weights, found.log_normalizer
+
+    @torch.no_grad()
+    def weights_at(self, queries: Tensor, log_normalizer: Tensor, positions: Tensor) -> Tensor:
+        """α (n, c) of remembered rows by position (n, c); 0 for −1."""
+        keys, at = self.memory.keys, positions.clamp(min=0)
+        parts = [
+            self.similarity.score(queries[some][:, None], keys[at[some]])[:, 0]
+            for some in torch.arange(len(queries)).split(max(1, GATHERED // max(1, at.shape[1] * keys.shape[1])))
+        ]
+        scores = torch.cat(parts) if parts else queries.new_zeros(at.shape)
+        weights = (scores - log_normalizer[:, None]).exp() * self.memory.weights[at]
+        return weights.masked_fill(positions < 0, 0.0)
 
     def leave_out(self, own: Tensor, *, spread: bool = False) -> Predicted:
         """The targets of remembered rows, by position, each of which leaves itself out."""
@@ -125,13 +140,46 @@ class Member:
             mean = found[:, at : at + v]
             variance = (found[:, -v:] - mean.square()).clamp(min=0.0)
             found = found[:, :-v]
-        alone = thin(score, queries, self.memory, pooled, own) if r else None
+        alone = thin_windows(score, queries, self.memory, pooled, own) if r else None
         out = []
         for ridge in ridges:
             value = found if ridge is None or alone is None else read_out(found, queries[:, :r], v, ridge, alone)
             value = value if prior is None else value + prior
             out.append(Predicted(value.cpu(), None if variance is None else variance.cpu(), pooled.empty.cpu()))
         return out
+
+
+def heaviest(members: Sequence[Member], rows: Rows, top: int) -> tuple[Tensor, Tensor]:
+    """Positions (n, top) of the remembered rows of the highest weights, averaged over the members, and these weights.
+
+    Each member lists its heaviest rows. A row that none lists weighs at most the mean of the least weights listed;
+    where that could beat a row that was chosen, longer lists are asked for.
+
+    Source: Fagin, Lotem and Naor 2003 (threshold algorithm).
+    """
+    m = len(members[0].targets)
+    asked = [member.embed(rows)[0] for member in members]
+    if len(members) == 1:
+        positions, weights, _ = members[0].best(asked[0], top)
+        return positions.cpu(), weights.cpu()
+    length = min(m, max(4 * top, 32))
+    while True:
+        lists = [member.best(queries, length) for member, queries in zip(members, asked, strict=True)]
+        union = torch.cat([positions for positions, _, _ in lists], 1).sort(1)[0]
+        union[:, 1:][union[:, 1:] == union[:, :-1]] = -1
+        each = [
+            member.weights_at(queries, log, union)
+            for member, queries, (_, _, log) in zip(members, asked, lists, strict=True)
+        ]
+        mean = torch.stack(each).mean(0)
+        order = torch.where(union < 0, m, union).argsort(dim=1, stable=True)
+        union, mean = union.gather(1, order), mean.gather(1, order)
+        order = mean.argsort(dim=1, descending=True, stable=True)[:, :top]
+        positions, weights = union.gather(1, order), mean.gather(1, order)
+        unlisted = torch.stack([least[:, -1] for _, least, _ in lists]).mean(0)
+        if length >= m or bool((weights[:, -1] >= unlisted).all()):
+            return positions.masked_fill(weights <= 0, -1).cpu(), weights.cpu()
+        length = min(m, 2 * length)
 
 
 def settled(member: Member, cases: Cases, *, line: bool, seed: int) -> Member:
@@ -141,7 +189,8 @@ def settled(member: Member, cases: Cases, *, line: bool, seed: int) -> Member:
     `SETTLING` rows.
     """
     random = torch.Generator().manual_seed(seed)
-    own = torch.randperm(len(cases), generator=random)[:SETTLING]
+    some = min(SETTLING, max(SETTLING // 8, SETTLING_PAIRS // len(cases)))
+    own = torch.randperm(len(cases), generator=random)[:some]
     ridges: tuple[float | None, ...] = RIDGES if line and member.similarity.slopes else (None,)
     tried: dict[int, tuple[float, float | None]] = {}
 

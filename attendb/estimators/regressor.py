@@ -21,7 +21,37 @@ CALIBRATING = 8192  # rows at most that intervals are calibrated on
 
 
 class AttentionRegressor(RegressorMixin, AttentionEstimator):
-    """Predict numbers: y^(x) = g(x) + Σ_i α(x, x_i) (y_i − g(x_i)), α = softmax of a learned similarity."""
+    """Predict numbers from a table of past cases, each case voting by how alike it is.
+
+        y^(x) = g(x) + Σ_i α(x, x_i) (y_i − g(x_i)),    α = softmax of −½ ‖φ(x) − φ(x_i)‖²
+
+    φ is learned; g is 0 but for "deep", whose network corrects what a case votes by what the two rows differ in.
+
+    ``similarity``: what rows are compared by, learned by leaving each row out of its own prediction: "bandwidth" (one
+    bandwidth a column), "linear" (a linear map of the columns), "deep" (a network).
+    ``local``: "constant" (the weighted mean of the cases) or "linear" (a line fitted to them, read off at the row).
+    ``missing``: "encode" makes a missing cell a value of its own, "raise" refuses it.
+    ``max_seconds``: of learning; the same seed gives the same model only where the time suffices.
+    ``n_models``: so many similarities are learned from seeds of their own, and their predictions averaged.
+    ``validation_fraction``: of the rows, held out of learning for early stopping (they vote all the same), in tables
+    where that is at least 100 rows. ``verbose``: a progress bar, where stderr is a terminal. ``random_state``: a seed.
+    ``device``: of torch, such as "cuda"; None: the CPU.
+
+    Columns of numbers, text, categories, dates and bool are read as `attendb.estimators.encoding` says.
+    Rows far from all cases are answered by the nearest ones: weights are relative, so none is ever 0/0.
+    Cost: to learn, O(4096) scores a row and step; to predict, n·m scores, memory O(block).
+
+    >>> import numpy as np
+    >>> from attendb.estimators import AttentionRegressor
+    >>> X = np.linspace(0, 6, 200)[:, None]
+    >>> model = AttentionRegressor(random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> bool(abs(model.predict([[1.5]])[0] - np.sin(1.5)) < 0.01)
+    True
+    >>> model.explain([[1.5]], top=2)[["row", "value"]].round(3).values.tolist()
+    [[50.0, 0.998], [49.0, 0.996]]
+
+    Source: Nadaraya 1964; Watson 1964; bandwidths by leaving one out: Hall, Racine and Li 2004.
+    """
 
     _classes = False
 
@@ -33,7 +63,16 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, eval_set: tuple[Any, Any] | None = None
     ) -> Self:
-        """Learn the similarity from the cases ``X`` (n, columns) with the outcomes ``y`` (n,) or (n, v)."""
+        """Learn the similarity from the cases ``X`` (n, columns) with the outcomes ``y`` (n,) or (n, v).
+
+        ``X``: an array or a table of pandas, polars or pyarrow. ``sample_weight`` (n,) ≥ 0: 2 = the row twice, 0 = the
+        row absent. ``groups`` (n,): rows of one group do not vote for each other while the similarity is learned and
+        intervals are calibrated; give it where rows of a group (a patient, a day) will not be there for new rows.
+        ``eval_set`` (X, y): rows for early stopping only, in place of ``validation_fraction``.
+
+        Raises ValueError (InputError, MissingValueError) for no rows, infinite numbers, missing or infinite outcomes,
+        with their count and column, TypeError (KindError) for cells that are no numbers, text, dates or bool.
+        """
         table = self._read(X)
         array = self._numbers(y, len(table), first=True)
         weights = read_weights(sample_weight, len(table))
@@ -42,12 +81,22 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """(n,) float64, or (n, v) where y had v columns."""
+        """The outcomes (n,) expected for the rows ``X``, float64; (n, v) where y had v columns.
+
+        Raises NotFittedError before `fit`, ValueError for other columns than `fit` saw, and as `fit` does.
+        """
         value = (self._predicted(self._encoded(X)) * self._scale + self._centre).numpy()
         return value[:, 0] if self._flat else value
 
     def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """Low and high of an interval that holds a new outcome with probability ``level``: (n, 2), or (n, v, 2)."""
+        """Low and high of an interval that holds the outcome of a new case with probability ``level``.
+
+        Calibrated on past cases that leave themselves out (`attendb.estimators.conformal`): in the long run a share
+        ``level`` of new cases that are drawn as the past ones were lies inside, not of each kind of case by itself.
+        Returns (n, 2) float64, or (n, v, 2) where y had v columns; infinite where there are too few cases to know.
+        Raises InputError for a level outside (0, 1), and as `predict` does.
+        Cost: that of `predict`; at the first call, and the first after `append`, that of predicting up to 8192 cases.
+        """
         if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
             raise InputError(f"level must be a number between 0 and 1, got {level!r}: 0.9 for nine cases of ten")
         rows = self._encoded(X)

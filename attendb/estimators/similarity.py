@@ -19,10 +19,10 @@ from ..errors import InputError
 from ..scores.base import Score
 from ..scores.distance import Gaussian
 from .cases import Cases
-from .encoding import Rows
+from .encoding import Encoder, Rows
 from .features import Features
 from .starting import start, usefulness
-from .training import Effort, Recipe, Trial, train
+from .training import CANDIDATES, QUERIES, Effort, Recipe, Trial, train
 
 SIMILARITIES: dict[str, str] = {"bandwidth": "similarity:Bandwidth", "linear": "similarity:Linear", "deep": "deep:Deep"}
 
@@ -118,6 +118,12 @@ class Bandwidth(Similarity):
         """1 / h of each feature (width,), in standard deviations."""
         return self.log_inverse.exp()[self.features.scale_of]
 
+    def bandwidths(self, encoder: Encoder) -> dict[str, float]:
+        """h of each scale by the name of its column, in its units; for a gap or a category, 1 / its distance."""
+        features = self.features
+        h = (features.units / self.log_inverse.detach().exp()).tolist()
+        return dict(zip(features.names(encoder.numbers, tuple(encoder.levels)), h, strict=True))
+
     def embed(self, rows: Rows) -> Tensor:
         return (self.features(rows) * self.inverse)[:, self.order]
 
@@ -125,7 +131,7 @@ class Bandwidth(Similarity):
         if len(cases) > 2:
             with torch.no_grad():
                 useful = usefulness(self.features(cases.rows), self.features.scale_of, cases, effort.seed)
-                start(self.log_inverse, useful, partial(Trial(cases, effort).judge, self))
+                start(self.log_inverse, useful, partial(Trial(cases, effort, QUERIES, CANDIDATES).judge, self))
         train(self, cases, effort, Recipe())
         self.order.copy_(self.inverse.detach().argsort(descending=True, stable=True))
 

@@ -105,11 +105,11 @@ def loss_of(similarity: Similarity, cases: Cases, queries: Cases | None = None, 
 class Trial:
     """What learns and what judges, drawn once with a seed of its own."""
 
-    def __init__(self, cases: Cases, effort: Effort):
+    def __init__(self, cases: Cases, effort: Effort, judged: int = JUDGED, jury: int = JURY):
         self.random = torch.Generator().manual_seed(effort.seed)
         self.cases, self.judges = cases, effort.judges
-        self.judged = self.draw(len(cases if self.judges is None else self.judges), JUDGED)
-        self.jury = self.cases.take(self._with(self.judged if self.judges is None else None, JURY))
+        self.judged = self.draw(len(cases if self.judges is None else self.judges), judged)
+        self.jury = self.cases.take(self._with(self.judged if self.judges is None else None, jury))
 
     def draw(self, m: int, size: int) -> Tensor:
         """Up to ``size`` different positions of m, in random order."""
