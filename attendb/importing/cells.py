@@ -56,8 +56,8 @@ from .kinds import (
 Bytes = np.ndarray[Any, Any]
 
 # The state of a scan, by place.
-LINE, ROWS, OFFSET, BLANKS, RAGGED, BREAKS, NEWLINE_IN_CELL, LAST_SHIFT, OPENED, LONGEST = range(10)
-STATE = 10
+LINE, ROWS, OFFSET, BLANKS, RAGGED, BREAKS, NEWLINE_IN_CELL, LAST_SHIFT, OPENED = range(9)
+STATE = 9
 
 _DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _LARGEST = np.frombuffer(b"17976931348623157", dtype=np.uint8)  # digits of the largest float64
@@ -347,8 +347,6 @@ def classify(buf: Bytes, s: int, e: int, words: Bytes, ends: Bytes, heads: Bytes
     first = buf[s]
     if heads[first] and _is_word(buf, s, e, words, ends) >= 0:
         return MISSING
-    if e - s == 10 and _is_iso_date(buf, s):
-        return DATE
     if 48 <= first <= 57 or first == 45 or first == 43 or first == 46 or first == 44:
         kind = _numeric(buf, s, e)
         if kind != TEXT:
@@ -466,6 +464,11 @@ def scan(
                             kind = POINT3 if i - mark == 4 and whole <= 3 and buf[first] != 48 else POINT
                         else:
                             kind = INT if first == s else NEGATIVE
+                elif i == s + 4 and s + 10 <= size and _is_iso_date(buf, s):
+                    e = s + 10
+                    if e == size or buf[e] == delimiter or buf[e] == 10 or buf[e] == 13:
+                        kind = DATE
+                        i = e
             while i < size and buf[i] != delimiter and buf[i] != 10 and buf[i] != 13:
                 i += 1
             if quote != 1:
@@ -539,6 +542,5 @@ def scan(
         if extra_lines > 1 or (extra_lines == 1 and i >= size and buf[size - 1] != 10 and buf[size - 1] != 13):
             state[NEWLINE_IN_CELL] += 1
         state[LINE] += extra_lines
-        state[LONGEST] = max(state[LONGEST], i - consumed)
         consumed = i
     return consumed

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..compiled.threads import in_order
 from ..errors import InputError
-from .cells import BLANKS, BREAKS, LAST_SHIFT, LINE, LONGEST, NEWLINE_IN_CELL, OFFSET, OPENED, RAGGED, ROWS, STATE, scan
+from .cells import BLANKS, BREAKS, LAST_SHIFT, LINE, NEWLINE_IN_CELL, OFFSET, OPENED, RAGGED, ROWS, STATE, scan
 from .deciding import Cells
 from .kinds import KINDS
 
@@ -39,10 +39,10 @@ class Scan:
     rows: int = 0
     blanks: int = 0
     newlines: bool = False  # some cell holds a line end
-    longest: int = 0  # bytes of the longest row
     ragged_rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     breaks: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int64))
     lines_known: int = 0  # rows whose lines are known
+    cuts: list[int] = field(default_factory=list)  # places in the stream, some MB apart, where a row ends
 
     def lines(self, rows: np.ndarray) -> np.ndarray:
         """The line, from 1, where each row starts; 0 behind some millions of rows that hold line ends."""
@@ -97,6 +97,7 @@ class Scanner:
         self._sum.state[LINE] = layout.lines
         self._samples: list[dict[int, str]] = [{} for _ in layout.names]
         self._lines_known: int | None = None
+        self._cuts: list[int] = []
 
     def run(self, chunks: Iterator[bytes]) -> Scan:
         """Scan all chunks; the first one starts at the first byte of the stream."""
@@ -140,6 +141,7 @@ class Scanner:
         for column, kind in np.argwhere((total.counts == 0) & (part.counts > 0)).tolist():
             total.lines[column, kind] = lines + part.lines[column, kind]
             self._samples[column][kind] = part.sample(column, kind)
+        self._cuts.append(part.offset + part.used)
         total.counts += part.counts
         total.odd += part.odd
         total.ragged += [np.add(found, [lines, 0, 0, 0]) for found in part.ragged]
@@ -153,9 +155,7 @@ class Scanner:
                 self._lines_known = int(found[0, 0])
             if self._lines_known is None:
                 total.breaks.append(found)
-        longest = max(total.state[LONGEST], part.state[LONGEST])
         total.state += part.state
-        total.state[LONGEST] = longest
 
     def _unclosed(self, line: int) -> InputError:
         return InputError(
@@ -173,8 +173,7 @@ class Scanner:
         breaks = np.concatenate([*total.breaks, np.zeros((0, 2), np.int64)])
         return Scan(
             cells, int(total.state[ROWS]), int(total.state[BLANKS]), bool(total.state[NEWLINE_IN_CELL]),
-            int(total.state[LONGEST]), ragged, breaks,
-            int(total.state[ROWS]) if self._lines_known is None else self._lines_known,
+            ragged, breaks, int(total.state[ROWS]) if self._lines_known is None else self._lines_known, self._cuts,
         )  # fmt: skip
 
 
