@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import torch
 
+WAITING = 4  # results of `in_order` that may wait, so that threads go on while the last one is used
+
 T = TypeVar("T")
 R = TypeVar("R")
 Task = Callable[[int, int], object]  # of rows start … stop − 1
@@ -51,7 +53,7 @@ def in_threads(task: Task, rows: int, *, least: int = 1, parts: int | None = Non
 def in_order(task: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
     """``task`` of each item, in their order; the next ones are computed in threads while the last one is used.
 
-    Memory: one item a thread and one more, and what the task makes of them. Raises what a task or the items raise.
+    Memory: one item a thread and a few more, and what the task makes of them. Raises what a task or the items raise.
     """
     threads = torch.get_num_threads()
     if threads == 1:
@@ -62,7 +64,7 @@ def in_order(task: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
         coming: deque[Future[R]] = deque()
         for item in items:
             coming.append(pool.submit(task, item))
-            if len(coming) > threads:
+            if len(coming) > threads + WAITING:
                 yield coming.popleft().result()
         while coming:
             yield coming.popleft().result()

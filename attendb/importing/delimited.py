@@ -116,9 +116,11 @@ class Delimited(Import):
         from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions
 
         names = [str(j) for j in range(len(self.decisions))]
-        words = self.words_are_missing or not any(
-            pa.types.is_large_string(one.type) and cells.count(k.MISSING)
-            for one, cells in zip(self.decisions, self.found.cells, strict=True)
+        with_words = [
+            one for one, cells in zip(self.decisions, self.found.cells, strict=True) if cells.count(k.MISSING)
+        ]
+        words = with_words and (
+            self.words_are_missing or not any(pa.types.is_large_string(one.type) for one in with_words)
         )
         return {
             "read_options": ReadOptions(
