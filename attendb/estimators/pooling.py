@@ -47,9 +47,10 @@ class Pooled:
 def pool(
     score: Score, queries: Tensor, memory: Memory, values: Tensor, *, own: Tensor | None = None, top: int = 0
 ) -> Pooled:
-    """Pool ``values`` (m, w) for ``queries`` (n, d), in the dtype of the embedded rows; both may have a batch axis in front.
+    """Pool ``values`` (m, w) for ``queries`` (n, d), in the dtype of the embedded rows.
 
-    ``own`` (n,): the position of each query among the rows, which it leaves out (−1: it is a new row).
+    Queries and keys may have a batch axis in front. ``own`` (n,): the position of each query among the rows, which it
+    leaves out (−1: it is a new row).
     Cost: n·m scores, memory O(block).
     """
     groups, where = memory.groups, None
