@@ -68,11 +68,16 @@ class Cases:
         one = self.take(sorted_index[torch.from_numpy(new)])
         return Cases(one.rows, one.targets, weights, one.groups, self.classes), which
 
-    def judges(self, fraction: float, seed: int) -> Tensor | None:
-        """Which rows (m,) judge and do not learn, whole groups of them; None: too few for it."""
+    def judges(self, fraction: float, seed: int, *, needed: bool = False) -> Tensor | None:
+        """Which rows (m,) judge and do not learn, whole groups of them; None: too few for it.
+
+        ``needed``: of a small table too, where up to a quarter of the rows judge.
+        """
         m = len(self)
         wanted = round(fraction * m)
-        if wanted < FEWEST_JUDGES:
+        if needed and fraction > 0:
+            wanted = max(wanted, min(FEWEST_JUDGES, m // 4))
+        if wanted < (3 if needed else FEWEST_JUDGES):
             return None
         random = torch.Generator().manual_seed(seed)
         names, which = torch.arange(m), torch.arange(m)

@@ -60,10 +60,14 @@ class Recipe:
 
 
 class _Learned(Gaussian):
-    """A Gaussian of learned rows, which are known to no more digits than float32 has."""
+    """A Gaussian of learned rows, whose scores are not known to more than four digits: as long as they keep those,
+    float32 serves, which is several times as fast."""
 
     def lost_digits(self, queries: Any, keys: Any) -> float:
-        return 0.0
+        if not queries.numel() or not keys.numel():
+            return 0.0
+        a, b = (float(x.detach().square().sum(-1).amax()) for x in (queries, keys))
+        return math.sqrt((1 + a) * (b + b * b / 4)) / 1e-4  # of the product of [q, 1] and [k, −½‖k‖²]
 
 
 class Deep(Similarity):

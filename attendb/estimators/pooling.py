@@ -47,8 +47,9 @@ class Pooled:
 def pool(
     score: Score, queries: Tensor, memory: Memory, values: Tensor, *, own: Tensor | None = None, top: int = 0
 ) -> Pooled:
-    """Pool ``values`` (m, w) for ``queries`` (n, d); queries and keys may have a batch axis in front.
+    """Pool ``values`` (m, w) for ``queries`` (n, d), in the dtype of the embedded rows.
 
+    Queries and keys may have a batch axis in front.
     ``own`` (n,): the position of each query among the rows, which it leaves out (−1: it is a new row).
     Cost: n·m scores, memory O(block).
     """
@@ -58,12 +59,13 @@ def pool(
         mine = torch.where(own >= 0, groups[own.clamp(min=0)], torch.iinfo(torch.int64).min)
         where = lambda q, k: mine[q] != groups[k]  # noqa: E731
     leaves_itself = own is not None and groups is None
+    values = values.to(queries.dtype)
     answer = attend(
         queries,
         memory.keys,
         values,
         score=score,
-        key_weights=memory.weights if memory.weighted else None,
+        key_weights=memory.weights.to(queries.dtype) if memory.weighted else None,
         exclude=own if leaves_itself else None,
         where=where,
         top=top,

@@ -1,0 +1,195 @@
+"""The deep similarity: what it learns, what it is made of, and that its predictions are sums over rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from attendb.estimators import AttentionClassifier, AttentionRegressor
+from attendb.estimators.deep import BATCH, Deep
+from attendb.estimators.encoding import Rows
+from attendb.estimators.explaining import explanations
+from attendb.estimators.networks import BINS, Bins
+
+random = np.random.default_rng(0)
+M = 1500
+
+
+def table(m: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
+    """A wave in one number times another, a step by town, a number that is nearly always 0; noise of 0.1."""
+    own = np.random.default_rng(seed)
+    X = pd.DataFrame(
+        {
+            "a": own.uniform(-2, 2, m),
+            "b": own.normal(size=m),
+            "rare": np.where(own.random(m) < 0.06, own.integers(1, 4, m), 0),
+            "town": own.choice(["Ulm", "Kiel", "Bonn"], m),
+            "noise": own.normal(size=m),
+        }
+    )
+    y = np.sin(2 * X.a) * X.b + 1.0 * (X.town == "Kiel") + X.rare.map({0: 0.0, 1: 2.0, 2: -2.0, 3: 4.0})
+    X.loc[own.random(m) < 0.1, "b"] = np.nan
+    return X, (y + 0.1 * own.normal(size=m)).to_numpy()
+
+
+@pytest.fixture(scope="module")
+def fitted() -> AttentionRegressor:
+    X, y = table(M, 0)
+    return AttentionRegressor("deep", random_state=0).fit(X, y)
+
+
+def error(model: AttentionRegressor, seed: int = 1) -> float:
+    X, y = table(1000, seed)
+    known = X.b.notna().to_numpy()
+    return float(np.sqrt(np.mean((model.predict(X[known]) - y[known]) ** 2)))
+
+
+def test_it_learns_what_one_bandwidth_a_column_cannot(fitted):
+    X, y = table(M, 0)
+    classical = AttentionRegressor("bandwidth", random_state=0).fit(X, y)
+    assert error(fitted) < 0.45 < error(classical)
+
+
+def test_a_prediction_is_the_weighted_sum_of_what_the_rows_bring(fitted):
+    X, _ = table(5, 2)
+    for explained in explanations(fitted, X, top=M):
+        assert sum(row.weight for row in explained.rows) == pytest.approx(1, abs=1e-5)
+        brought = sum(row.weight * row.brings for row in explained.rows)
+        assert brought == pytest.approx(explained.answer, abs=1e-4)
+        constant = sum(row.weight * row.target for row in explained.rows)
+        assert abs(constant - explained.answer) > 1e-3, "nothing was corrected"
+
+
+def test_the_same_seed_gives_the_same_numbers_and_leaves_the_global_one_alone(fitted):
+    X, y = table(300, 3)
+    before = torch.random.get_rng_state()
+    first, second = (AttentionRegressor("deep", random_state=1).fit(X, y).predict(X) for _ in range(2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert (first == second).all()
+    assert (first != AttentionRegressor("deep", random_state=2).fit(X, y).predict(X)).any()
+
+
+def test_a_saved_model_predicts_the_same(fitted, tmp_path):
+    X, _ = table(50, 4)
+    fitted.save(tmp_path / "model.safetensors")
+    again = AttentionRegressor.load(tmp_path / "model.safetensors")
+    assert (again.predict(X) == fitted.predict(X)).all()
+    assert (again.predict_interval(X) == fitted.predict_interval(X)).all()
+
+
+def test_appended_rows_vote_at_once():
+    X, y = table(300, 5)
+    model = AttentionRegressor("deep", random_state=0).fit(X, y)
+    new = X.iloc[[7]].assign(town="Oslo", a=1.9)
+    before = model.predict(new)
+    model.append(pd.concat([new] * 200, ignore_index=True), np.full(200, 50.0))
+    assert model.predict(new)[0] > before[0] + 10
+
+
+def test_intervals_hold_on_a_table_too_small_to_spare_a_tenth():
+    X, y = table(300, 6)
+    low, high = AttentionRegressor("deep", random_state=0).fit(X, y).predict_interval(table(2000, 7)[0], level=0.9).T
+    outcomes = table(2000, 7)[1]
+    assert 0.8 < ((low <= outcomes) & (outcomes <= high)).mean() < 0.98
+
+
+def test_classes_get_probabilities():
+    X, y = table(1000, 8)
+    names = np.where(y > 1, "high", np.where(y < -1, "low", "middle"))
+    model = AttentionClassifier("deep", random_state=0).fit(X, names)
+    new, outcomes = table(1000, 9)
+    right = np.where(outcomes > 1, "high", np.where(outcomes < -1, "low", "middle"))
+    shares = model.predict_proba(new)
+    assert shares.shape == (1000, 3) and np.allclose(shares.sum(1), 1) and (shares > 0).all()
+    assert (model.predict(new) == right).mean() > 0.75 > (right == "middle").mean()
+
+
+def test_several_models_are_explained_by_the_mean_of_their_weights():
+    X, y = table(200, 10)
+    model = AttentionRegressor("deep", n_models=2, random_state=0).fit(X, y)
+    rows = X[:3]
+    found = model.explain(rows, top=200)
+    weights = np.zeros((3, 200))
+    weights[found["query"], found["row"]] = found["weight"]
+    encoded = model.encoder_.encode(rows)
+    for query in range(3):
+        parts = []
+        for member in model._members:
+            positions, alphas = member.best(encoded, 200)
+            one = np.zeros(200)
+            one[positions[query]] = alphas[query]
+            parts.append(one)
+        assert np.allclose(weights[query], np.mean(parts, axis=0), atol=1e-12)
+    assert (found.groupby("query")["weight"].diff().dropna() <= 0).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 11, BATCH + 1])
+def test_any_number_of_rows_can_be_learned_from(rows):
+    X, y = table(rows, 11)
+    model = AttentionRegressor("deep", random_state=0, max_seconds=5).fit(X, y)
+    assert np.isfinite(model.predict(table(20, 12)[0])).all()
+
+
+def test_far_queries_and_unseen_categories_get_finite_answers(fitted):
+    X, y = table(3, 13)
+    far = X.assign(a=[1e300, -1e300, np.nan], town=["Oslo", None, "Kiel"])
+    found = fitted.predict(far)
+    assert np.isfinite(found).all() and (np.abs(found) < 100).all()
+
+
+# The bins
+
+
+def test_a_bin_is_filled_as_far_as_the_number_reaches():
+    bins = Bins(1)
+    bins.place(torch.arange(0.0, 4.0, dtype=torch.float64)[:, None])
+    assert bins.low[0, :3].tolist() == [0, 1, 2] and bins.size[0, :3].tolist() == [1, 1, 1]
+    with torch.no_grad():
+        bins.weight.zero_()
+        bins.slope.zero_()
+        for t in range(3):
+            bins.weight[0, t, t] = 1.0
+        filled = bins(torch.tensor([[1.5], [-0.25], [-9.0], [3.5], [9.0], [torch.nan]], dtype=torch.float64))[:, :3]
+    assert filled.tolist() == [[1, 0.5, 0], [-0.25, 0, 0], [-1, 0, 0], [1, 1, 1.5], [1, 1, 2], [0, 0, 0]]
+
+
+def test_a_column_that_is_nearly_always_zero_keeps_bins_for_its_other_values():
+    x = torch.zeros(10_000, dtype=torch.float64)
+    x[:300] = torch.arange(1, 301) % 30 * 100.0 + 100
+    bins = Bins(1)
+    bins.place(x[:, None])
+    assert int(bins.size[0].isfinite().sum()) >= 12
+    plain = torch.quantile(x, torch.linspace(0, 1, BINS + 1, dtype=torch.float64)).unique()
+    assert len(plain) < 4, "quantiles of the rows alone would have kept them too"
+
+
+def test_a_column_without_spread_says_nothing():
+    bins = Bins(2)
+    bins.place(torch.tensor([[5.0, torch.nan]] * 9, dtype=torch.float64))
+    with torch.no_grad():
+        a, b = (bins(torch.tensor([[x, x]], dtype=torch.float64)) for x in (5.0, 700.0))
+    assert torch.equal(a, b)
+
+
+def test_large_numbers_do_not_overflow():
+    bins = Bins(1)
+    x = torch.tensor([[-1e308], [0.0], [1e308]], dtype=torch.float64)
+    bins.place(x)
+    assert torch.isfinite(bins(x)).all()
+
+
+def test_the_network_sees_gaps_and_unseen_codes():
+    from attendb.estimators.cases import Cases
+
+    numbers = torch.tensor([[0.0], [1.0], [torch.nan], [3.0]], dtype=torch.float64)
+    codes = torch.tensor([[0], [1], [1], [0]])
+    one = torch.ones(4, dtype=torch.float64)
+    deep = Deep.begin(Cases(Rows(numbers, codes), one[:, None], one, None, False), seed=0).eval()
+    assert deep.network.gaps.tolist() == [0] and deep.network.levels == [2]
+    with torch.no_grad():
+        unseen = deep.embed(Rows(numbers[:1], torch.tensor([[-1]])))
+        beyond = deep.embed(Rows(numbers[:1], torch.tensor([[7]])))
+        seen = deep.embed(Rows(numbers[:1], codes[:1]))
+    assert torch.equal(unseen, beyond) and not torch.equal(unseen, seen)
