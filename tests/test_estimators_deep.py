@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from attendb.estimators import AttentionClassifier, AttentionRegressor
+from attendb.estimators import AttentionClassifier, AttentionRegressor, deep
 from attendb.estimators.deep import BATCH, Deep
 from attendb.estimators.encoding import Rows
 from attendb.estimators.explaining import explanations
 from attendb.estimators.networks import BINS, Bins
 
-random = np.random.default_rng(0)
-M = 1500
+M = 600
 
 
 def table(m: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
-    """A wave in one number times another, a step by town, a number that is nearly always 0; noise of 0.1."""
+    """A wave across three numbers, a step by town, a number that is nearly always 0; noise of 0.1."""
     own = np.random.default_rng(seed)
     X = pd.DataFrame(
         {
-            "a": own.uniform(-2, 2, m),
-            "b": own.normal(size=m),
+            **{name: own.uniform(-2, 2, m) for name in "abc"},
             "rare": np.where(own.random(m) < 0.06, own.integers(1, 4, m), 0),
             "town": own.choice(["Ulm", "Kiel", "Bonn"], m),
-            "noise": own.normal(size=m),
         }
     )
-    y = np.sin(2 * X.a) * X.b + 1.0 * (X.town == "Kiel") + X.rare.map({0: 0.0, 1: 2.0, 2: -2.0, 3: 4.0})
+    y = 2 * np.sin(2 * (X.a + X.b + X.c)) + 1.0 * (X.town == "Kiel") + X.rare.map({0: 0.0, 1: 2.0, 2: -2.0, 3: 4.0})
     X.loc[own.random(m) < 0.1, "b"] = np.nan
     return X, (y + 0.1 * own.normal(size=m)).to_numpy()
 
@@ -37,7 +36,15 @@ def table(m: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
 @pytest.fixture(scope="module")
 def fitted() -> AttentionRegressor:
     X, y = table(M, 0)
-    return AttentionRegressor("deep", random_state=0).fit(X, y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deep, "Recipe", partial(deep.Recipe, checks=50))
+        return AttentionRegressor("deep", random_state=0).fit(X, y)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few steps, for tests that do not ask how well a network learns."""
+    monkeypatch.setattr(deep, "Recipe", partial(deep.Recipe, checks=4, unjudged=4))
 
 
 def error(model: AttentionRegressor, seed: int = 1) -> float:
@@ -49,7 +56,7 @@ def error(model: AttentionRegressor, seed: int = 1) -> float:
 def test_it_learns_what_one_bandwidth_a_column_cannot(fitted):
     X, y = table(M, 0)
     classical = AttentionRegressor("bandwidth", random_state=0).fit(X, y)
-    assert error(fitted) < 0.45 < error(classical)
+    assert error(fitted) < 0.7 * error(classical)
 
 
 def test_a_prediction_is_the_weighted_sum_of_what_the_rows_bring(fitted):
@@ -62,7 +69,7 @@ def test_a_prediction_is_the_weighted_sum_of_what_the_rows_bring(fitted):
         assert abs(constant - explained.answer) > 1e-3, "nothing was corrected"
 
 
-def test_the_same_seed_gives_the_same_numbers_and_leaves_the_global_one_alone(fitted):
+def test_the_same_seed_gives_the_same_numbers_and_leaves_the_global_one_alone(quick):
     X, y = table(300, 3)
     before = torch.random.get_rng_state()
     first, second = (AttentionRegressor("deep", random_state=1).fit(X, y).predict(X) for _ in range(2))
@@ -79,7 +86,7 @@ def test_a_saved_model_predicts_the_same(fitted, tmp_path):
     assert (again.predict_interval(X) == fitted.predict_interval(X)).all()
 
 
-def test_appended_rows_vote_at_once():
+def test_appended_rows_vote_at_once(quick):
     X, y = table(300, 5)
     model = AttentionRegressor("deep", random_state=0).fit(X, y)
     new = X.iloc[[7]].assign(town="Oslo", a=1.9)
@@ -89,24 +96,24 @@ def test_appended_rows_vote_at_once():
 
 
 def test_intervals_hold_on_a_table_too_small_to_spare_a_tenth():
-    X, y = table(300, 6)
+    X, y = table(250, 6)
     low, high = AttentionRegressor("deep", random_state=0).fit(X, y).predict_interval(table(2000, 7)[0], level=0.9).T
     outcomes = table(2000, 7)[1]
     assert 0.8 < ((low <= outcomes) & (outcomes <= high)).mean() < 0.98
 
 
 def test_classes_get_probabilities():
-    X, y = table(1000, 8)
+    X, y = table(800, 8)
     names = np.where(y > 1, "high", np.where(y < -1, "low", "middle"))
     model = AttentionClassifier("deep", random_state=0).fit(X, names)
     new, outcomes = table(1000, 9)
     right = np.where(outcomes > 1, "high", np.where(outcomes < -1, "low", "middle"))
     shares = model.predict_proba(new)
     assert shares.shape == (1000, 3) and np.allclose(shares.sum(1), 1) and (shares > 0).all()
-    assert (model.predict(new) == right).mean() > 0.75 > (right == "middle").mean()
+    assert (model.predict(new) == right).mean() > 0.7 > (right == "middle").mean()
 
 
-def test_several_models_are_explained_by_the_mean_of_their_weights():
+def test_several_models_are_explained_by_the_mean_of_their_weights(quick):
     X, y = table(200, 10)
     model = AttentionRegressor("deep", n_models=2, random_state=0).fit(X, y)
     rows = X[:3]
@@ -117,7 +124,7 @@ def test_several_models_are_explained_by_the_mean_of_their_weights():
     for query in range(3):
         parts = []
         for member in model._members:
-            positions, alphas = member.best(encoded, 200)
+            positions, alphas, _ = member.best(member.embed(encoded)[0], 200)
             one = np.zeros(200)
             one[positions[query]] = alphas[query]
             parts.append(one)
@@ -126,14 +133,14 @@ def test_several_models_are_explained_by_the_mean_of_their_weights():
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 11, BATCH + 1])
-def test_any_number_of_rows_can_be_learned_from(rows):
+def test_any_number_of_rows_can_be_learned_from(quick, rows):
     X, y = table(rows, 11)
-    model = AttentionRegressor("deep", random_state=0, max_seconds=5).fit(X, y)
+    model = AttentionRegressor("deep", random_state=0).fit(X, y)
     assert np.isfinite(model.predict(table(20, 12)[0])).all()
 
 
 def test_far_queries_and_unseen_categories_get_finite_answers(fitted):
-    X, y = table(3, 13)
+    X, _ = table(3, 13)
     far = X.assign(a=[1e300, -1e300, np.nan], town=["Oslo", None, "Kiel"])
     found = fitted.predict(far)
     assert np.isfinite(found).all() and (np.abs(found) < 100).all()
@@ -186,10 +193,10 @@ def test_the_network_sees_gaps_and_unseen_codes():
     numbers = torch.tensor([[0.0], [1.0], [torch.nan], [3.0]], dtype=torch.float64)
     codes = torch.tensor([[0], [1], [1], [0]])
     one = torch.ones(4, dtype=torch.float64)
-    deep = Deep.begin(Cases(Rows(numbers, codes), one[:, None], one, None, False), seed=0).eval()
-    assert deep.network.gaps.tolist() == [0] and deep.network.levels == [2]
+    made = Deep.begin(Cases(Rows(numbers, codes), one[:, None], one, None, False), seed=0).eval()
+    assert made.network.gaps.tolist() == [0] and made.network.levels == [2]
     with torch.no_grad():
-        unseen = deep.embed(Rows(numbers[:1], torch.tensor([[-1]])))
-        beyond = deep.embed(Rows(numbers[:1], torch.tensor([[7]])))
-        seen = deep.embed(Rows(numbers[:1], codes[:1]))
+        unseen = made.embed(Rows(numbers[:1], torch.tensor([[-1]])))
+        beyond = made.embed(Rows(numbers[:1], torch.tensor([[7]])))
+        seen = made.embed(Rows(numbers[:1], codes[:1]))
     assert torch.equal(unseen, beyond) and not torch.equal(unseen, seen)

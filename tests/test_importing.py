@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -222,6 +223,25 @@ def test_the_size_of_chunks_does_not_matter(csv, monkeypatch, chunk):
     assert (found.schema, found.notes, rows_of(found)) == (expected.schema, expected.notes, values)
     assert values == {"a": ["1", "2", "03"], "b": ["x;\r\ny", 'é"q', None], "c": [2.5, 3.0, None]}
     assert found.lines(np.arange(3)).tolist() == [2, 5, 6]
+
+
+def test_pieces_are_scanned_by_threads_as_one_is(csv, monkeypatch):
+    cells = ["1", "-2.5", '"two\nlines"', '"a ""b"", c"', "NA", "", "2014-12-31", '"x\r\n\r\ny"']
+    rows = (f"{i},{cells[i % 8]},{cells[i % 7]}" + ("\r\n\n" if i % 11 == 0 else "\n") for i in range(3_000))
+    content = "a,b,c\n" + "".join(rows)
+    whole = csv(content)
+    expected = rows_of(whole)
+    monkeypatch.setattr(streams, "CHUNK", 300)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        parts = csv(content)
+        found = rows_of(parts)
+    finally:
+        torch.set_num_threads(before)
+    assert (parts.schema, parts.notes, parts.reasons) == (whole.schema, whole.notes, whole.reasons)
+    assert found == expected
+    assert (parts.lines(np.arange(3_000)) == whole.lines(np.arange(3_000))).all()
 
 
 # I08: ragged rows, trailing delimiters

@@ -21,8 +21,10 @@ import torch
 
 import attendb as ad
 from attendb.columns import Opaque
+from attendb.sources import table_index
 from attendb.sources.memory import Memory
 from attendb.sources.table import Table
+from attendb.sources.table_writing import OPTIONS
 
 
 def made(path, table=None, **options):
@@ -937,6 +939,28 @@ def test_indexes_take_up_new_rows(tmp_path):
         outside[0] -= set(segment.fragment_ids)
     assert len(outside[0]) <= 8 and len(index.segments) <= 6
     assert all(db.lookup(10.0 + i) == 1.0 for i in range(40))
+
+
+def test_a_large_table_is_indexed_in_halves(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_index, "ROWS", 100)
+    monkeypatch.setitem(OPTIONS, "max_rows_per_file", 100)
+    x = np.random.default_rng(0).permutation(1_000)
+    db = made(tmp_path, {"x": x * 0.5, "y": x * 2.0, "n": x + 7}, id="n")
+    fragments = {fragment.fragment_id for fragment in db.table.dataset.get_fragments()}
+    assert len(fragments) == 10 and db.version == 1 and db.versions()["change"].tolist() == ["create"]
+    for index in db.table.dataset.describe_indices():
+        first, second = (set(segment.fragment_ids) for segment in index.segments)
+        assert first | second == fragments and len(first) == len(second) == 5
+    assert all(db.lookup(i * 0.5) == 2.0 * i and db.get([i + 7])["y"].tolist() == [2.0 * i] for i in range(1_000))
+    with pytest.raises(KeyError):
+        db.lookup(0.25)
+    db.append({"x": [0.25], "y": [1.0], "n": [2_000]})
+    db.upsert({"x": [9.0], "y": [-1.0], "n": [18 + 7]})
+    assert (db.lookup(0.25), db.lookup(9.0), len(db)) == (1.0, -1.0, 1_001)
+    db.compact()
+    assert [len(index.segments) for index in db.table.dataset.describe_indices()] == [1, 1]
+    assert (db.lookup(0.25), db.lookup(9.0), db.lookup(10.0)) == (1.0, -1.0, 40.0)
+    assert db.restore(1) and db.lookup(9.0) == 36.0
 
 
 def test_many_scattered_rows_are_deleted(tmp_path):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 
+WAITING = 4  # results of `in_order` that may wait, so that threads go on while the last one is used
+
+T = TypeVar("T")
+R = TypeVar("R")
 Task = Callable[[int, int], object]  # of rows start … stop − 1
 
 
@@ -42,3 +48,25 @@ def in_threads(task: Task, rows: int, *, least: int = 1, parts: int | None = Non
             job.exception()
     for job in jobs:
         job.result()
+
+
+def in_order(task: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
+    """``task`` of each item, in their order; the next ones are computed in threads while the last one is used.
+
+    Memory: one item a thread and a few more, and what the task makes of them. Raises what a task or the items raise.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield from map(task, items)
+        return
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="attendb-stream")
+    try:
+        coming: deque[Future[R]] = deque()
+        for item in items:
+            coming.append(pool.submit(task, item))
+            if len(coming) > threads + WAITING:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -3,11 +3,12 @@
     y^(x) = Σ_i α(x, x_i) (y_i + g(x) − g(x_i)),     α = softmax of −½ ‖φ(x) − φ(x_i)‖²
 
 g(x) is what the row says alone. A neighbour votes for its own outcome, moved by what the network expects from the
-difference between the two rows, so the answer follows a slope between the cases instead of stepping from one to the next.
+difference between the two rows, so the answer follows a slope between the cases instead of stepping from one to the
+next.
 
-A mini-batch is a table of its own: each row is predicted from all the others, so every row that is encoded is a query and
-a key, and gradients reach it as both. Keys kept from earlier steps were tried: without gradients to them learning took
-several times as long.
+A mini-batch is a table of its own: each row is predicted from all the others, so every row that is encoded is a query
+and a key, and gradients reach it as both. Keys kept from earlier steps were tried: without gradients to them learning
+took several times as long.
 
 Source: Gorishniy et al. 2023 (TabR: values that see the label and the difference of query and key); Ye et al. 2024
 (ModernNCA: softmax of learned distances over sampled candidates); Goldberger et al. 2005 (neighbourhood components).
@@ -42,9 +43,9 @@ SCALES = (1.0, 1.2, 1.4, 1.7, 2.0, 2.5)  # a whole table is denser than a mini-b
 class Recipe:
     """How the network is trained: AdamW, an exponential moving average of its weights, early stopping.
 
-    ``alone``: weight of the loss of the votes without g, which keeps the distances meaningful. After ``patience`` checks
-    without an improvement the rate falls to ``fall`` of itself and the batches grow by ``growth``, once, from the best
-    state; then learning ends.
+    ``alone``: weight of the loss of the votes without g, which keeps the distances meaningful. After ``patience``
+    checks without an improvement the rate falls to ``fall`` of itself and the batches grow by ``growth``, once, from
+    the best state; then learning ends.
     """
 
     rate: float = 3e-3
@@ -172,10 +173,10 @@ class _Training:
         if self.judges is not None:
             scales = {self._judge(network, scale): scale for scale in reversed(SCALES)}
             with torch.no_grad():
-                network.log_sharpness += math.log(scales[min(scales)])
+                network.log_sharpness.add_(math.log(scales[min(scales)]))
 
     def _epoch(self) -> float:
-        """Every row once, in tables of `BATCH` rows; a small table again, so that a check is never fewer than 8 steps."""
+        """Every row once, in tables of `BATCH` rows; a small table again, until there were 8 steps."""
         m, total, steps = len(self.cases), 0.0, 0
         while steps < 8:
             for some in torch.randperm(m).tensor_split(max(1, round(m / self.batch))):

@@ -243,7 +243,7 @@ class Text(Part):
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         texts = sorted({cell for cell in cells if cell is not None and cell.strip()})
-        if not texts:
+        if len(texts) < 2:  # nothing tells them apart
             return Text(name, [], idf=torch.zeros(0), components=torch.zeros(1, 0))
         vectorizer = TfidfVectorizer(**NGRAMS, max_features=MOST_NGRAMS)
         weights = vectorizer.fit_transform(texts)

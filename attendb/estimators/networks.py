@@ -24,8 +24,8 @@ class Bins(nn.Module):
 
         b_t(x) = clip((x − e_t) / (e_{t+1} − e_t), 0, 1)      embedding = Σ_t b_t w_t + z w + c
 
-    z is the standardised number, cut at ±4. The first bin has no lower end and the last no upper one, up to one bin width.
-    A missing number fills no bin. ``numbers``: how many columns.
+    z is the standardised number, cut at ±4. The first bin goes on below its lower end and the last above its upper one,
+    by one width. A missing number fills no bin. ``numbers``: how many columns.
 
     Source: Gorishniy et al. 2022, "On embeddings for numerical features in tabular deep learning", section 3.2.
     """

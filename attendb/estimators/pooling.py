@@ -49,8 +49,8 @@ def pool(
 ) -> Pooled:
     """Pool ``values`` (m, w) for ``queries`` (n, d), in the dtype of the embedded rows.
 
-    Queries and keys may have a batch axis in front.
-    ``own`` (n,): the position of each query among the rows, which it leaves out (−1: it is a new row).
+    Queries and keys may have a batch axis in front. ``own`` (n,): the position of each query among the rows, which it
+    leaves out (−1: it is a new row).
     Cost: n·m scores, memory O(block).
     """
     groups, where = memory.groups, None

@@ -56,8 +56,8 @@ from .kinds import (
 Bytes = np.ndarray[Any, Any]
 
 # The state of a scan, by place.
-LINE, ROWS, OFFSET, BLANKS, RAGGED, BREAKS, NEWLINE_IN_CELL, LAST_SHIFT, OPENED, LONGEST = range(10)
-STATE = 10
+LINE, ROWS, OFFSET, BLANKS, RAGGED, BREAKS, NEWLINE_IN_CELL, LAST_SHIFT, OPENED = range(9)
+STATE = 9
 
 _DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _LARGEST = np.frombuffer(b"17976931348623157", dtype=np.uint8)  # digits of the largest float64
@@ -237,6 +237,17 @@ def _date(buf: Bytes, s: int, e: int) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
+def _is_iso_date(buf: Bytes, s: int) -> bool:
+    """Whether the 10 bytes from s on are a date such as 2014-12-31; `classify` takes twice as long to find that out."""
+    if buf[s + 4] != 45 or buf[s + 7] != 45:
+        return False
+    for i in (0, 1, 2, 3, 5, 6, 8, 9):
+        if buf[s + i] < 48 or buf[s + i] > 57:
+            return False
+    return _day_exists(_number(buf, s, s + 4), _number(buf, s + 5, s + 7), _number(buf, s + 8, s + 10))
+
+
+@numba.njit(nogil=True, cache=True)
 def _numeric(buf: Bytes, s: int, e: int) -> int:
     """A number, or TEXT."""
     i = s
@@ -364,8 +375,6 @@ def _one_case(buf: Bytes, s: int, e: int) -> bool:
 @numba.njit(nogil=True, cache=True)
 def scan(
     buf: Bytes,
-    size: int,
-    final: bool,
     delimiter: int,
     width: int,
     trailing: bool,
@@ -381,20 +390,20 @@ def scan(
     breaks: Bytes,
     state: Bytes,
 ) -> int:
-    """Count the cells of all whole rows in buf[:size]; how many bytes those rows take.
+    """Count the cells of all rows; how many bytes they take: all, or those before a cell that is not closed.
 
-    ``width``: columns; ``trailing``: every row ends in one more delimiter. ``counts``, ``lines`` (width, KINDS): cells
-    of each kind, and the line of the first one;
+    ``buf`` ends behind a row, or within a cell in quotation marks. ``width``: columns; ``trailing``: every row ends in
+    one more delimiter. ``counts``, ``lines`` (width, KINDS): cells of each kind, and the line of the first one;
     ``places`` (width, KINDS, 2): where that one lies in the stream. ``odd`` (width,): missing cells that pyarrow would
     not take for missing (quoted, or with spaces). ``ragged`` (·, 4): line, cells, where the row ends in the stream, and
-    where its cell number ``width`` ends; ``breaks`` (·, 2): rows from which on line − row is another number. An empty
-    one is not filled. It stops early, before the row, where one of the two is full. ``plain``: no word for "missing" is
-    a number.
+    where its cell number ``width`` ends; ``breaks`` (·, 2): rows from which on line − row is another number. It stops
+    early, before the row, where one of the two is full. ``plain``: no word for "missing" is a number.
     """
     starts = np.empty(width + 1, np.int64)
     stops = np.empty(width + 1, np.int64)
     quoted = np.empty(width + 1, np.uint8)  # 1: in quotation marks; 2: with one inside, so that it can only be text
     known = np.empty(width + 1, np.int64)  # kinds of plain numbers, which are told while their end is sought; else −1
+    size = len(buf)
     consumed = 0
     i = 0
     while i < size:
@@ -427,8 +436,8 @@ def scan(
                     elif c == 13 and not (i + 1 < size and buf[i + 1] == 10):
                         extra_lines += 1
                     i += 1
-                if not closed or (i + 1 >= size and not final):
-                    state[OPENED] = 0 if closed else line + 1
+                if not closed:
+                    state[OPENED] = line + 1
                     return consumed
                 stop = i
                 i += 1
@@ -455,6 +464,11 @@ def scan(
                             kind = POINT3 if i - mark == 4 and whole <= 3 and buf[first] != 48 else POINT
                         else:
                             kind = INT if first == s else NEGATIVE
+                elif i == s + 4 and s + 10 <= size and _is_iso_date(buf, s):
+                    e = s + 10
+                    if e == size or buf[e] == delimiter or buf[e] == 10 or buf[e] == 13:
+                        kind = DATE
+                        i = e
             while i < size and buf[i] != delimiter and buf[i] != 10 and buf[i] != 13:
                 i += 1
             if quote != 1:
@@ -469,19 +483,12 @@ def scan(
                 rest_empty = False
             fields += 1
             if i >= size:
-                if not final:
-                    state[OPENED] = 0
-                    return consumed
                 ended = True
             elif buf[i] == delimiter:
                 i += 1
             else:
-                if buf[i] == 13:
-                    if i + 1 >= size and not final:
-                        state[OPENED] = 0
-                        return consumed
-                    if i + 1 < size and buf[i + 1] == 10:
-                        i += 1
+                if buf[i] == 13 and i + 1 < size and buf[i + 1] == 10:
+                    i += 1
                 i += 1
                 extra_lines += 1
                 ended = True
@@ -489,12 +496,11 @@ def scan(
         if not blank:
             row = state[ROWS]
             if line - row != state[LAST_SHIFT]:
-                if 0 < len(breaks) <= state[BREAKS]:
+                if state[BREAKS] >= len(breaks):
                     return consumed
-                if len(breaks):
-                    breaks[state[BREAKS], 0] = row
-                    breaks[state[BREAKS], 1] = line - row
-                    state[BREAKS] += 1
+                breaks[state[BREAKS], 0] = row
+                breaks[state[BREAKS], 1] = line - row
+                state[BREAKS] += 1
                 state[LAST_SHIFT] = line - row
             if fields != width + trailing or (trailing and not rest_empty):
                 if state[RAGGED] >= len(ragged):
@@ -513,11 +519,13 @@ def scan(
                     kind = known[j]
                 elif stops[j] == starts[j]:
                     kind = QUOTED_EMPTY if quoted[j] else EMPTY
-                elif counts[j, TEXT] > SETTLED:
-                    if heads[buf[starts[j]]] and _is_word(buf, starts[j], stops[j], words, ends) >= 0:
-                        kind = MISSING
                 elif quoted[j] != 2:
-                    kind = classify(buf, starts[j], stops[j], words, ends, heads)
+                    first = buf[starts[j]]
+                    settled = counts[j, TEXT] > SETTLED
+                    if not settled or heads[first] or first == 32 or first == 9:
+                        kind = classify(buf, starts[j], stops[j], words, ends, heads)
+                        if settled and kind != MISSING:
+                            kind = TEXT
                 if kind <= MISSING and kind != EMPTY:
                     if kind != MISSING or quoted[j] or _is_word(buf, starts[j], stops[j], words, ends) < 0:
                         odd[j] += 1
@@ -534,7 +542,5 @@ def scan(
         if extra_lines > 1 or (extra_lines == 1 and i >= size and buf[size - 1] != 10 and buf[size - 1] != 13):
             state[NEWLINE_IN_CELL] += 1
         state[LINE] += extra_lines
-        state[LONGEST] = max(state[LONGEST], i - consumed)
         consumed = i
-    state[OPENED] = 0
     return consumed

@@ -7,11 +7,13 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..compiled.threads import in_order
 from ..errors import InputError
 from . import kinds as k
 from .base import Import, known_columns
@@ -28,7 +30,6 @@ NO_DELIMITER = "\x1f"  # of a file with one column: it must not stand in a cell
 MISSING = ("", "?", "-", "NA", "N/A", "na", "n/a", "NaN", "nan", "NAN", "NULL", "Null", "null", "None", "none", "NONE",
            "#N/A", "<NA>", "NaT", "\\N")  # fmt: skip
 SAMPLE, SAMPLED_ROWS = 1 << 16, 1_000
-BLOCK = 1 << 20  # bytes that pyarrow converts at once
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NAMED = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 
@@ -55,32 +56,51 @@ class Delimited(Import):
         return self.found.lines(np.asarray(rows, dtype=np.int64))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, in batches of about a megabyte of text."""
+        """The rows, in batches of some megabytes of text."""
         import pyarrow as pa
-        import pyarrow.csv
 
         self.file.unchanged()
         if not self.rows:
             return
-        missing = pa.array(list(self.layout.missing), pa.large_string())
         done = 0
         try:
-            with self._stream() as stream, pyarrow.csv.open_csv(stream, **self._options()) as reader:
-                for batch in reader:
-                    columns = [
-                        part if one.steps is None else convert(part, one.type, one.steps, missing, one.name)
-                        for part, one in zip(batch.columns, self.decisions, strict=True)
-                    ]
-                    done += batch.num_rows
-                    if self.progress is not None:
-                        self.progress(done, self.rows)
-                    yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            for batch in in_order(self._read, self._pieces()):
+                done += batch.num_rows
+                if self.progress is not None:
+                    self.progress(done, self.rows)
+                yield batch
         except pa.ArrowInvalid as error:
             raise self._refused(error) from None
         except InputError as error:
             raise InputError(f"{self.layout.where}: {error}") from None
+        self.file.unchanged()
         if done != self.rows:
             raise InputError(f"{self.layout.where} was changed while it was read: import it again")
+
+    def _pieces(self) -> Iterator[bytes]:
+        """The rows as UTF-8, cut where the first pass has found that a row ends."""
+        if self.file.plain:
+            reader: Any = open(self.file.path, "rb", buffering=0)
+            reader.seek(self.file.mark)
+        else:
+            reader = ChunkReader(utf8_chunks(self.file))
+        with reader:
+            cuts = (reader.read(stop - start) for start, stop in pairwise([0, self.layout.start, *self.found.cuts]))
+            pieces = cuts if self.edits is None else self.edits.apply(cuts, self.layout.delimiter.encode())
+            yield from filter(None, islice(pieces, 1, None))
+
+    def _read(self, piece: bytes) -> pa.RecordBatch:
+        """The rows of a piece."""
+        import pyarrow as pa
+        import pyarrow.csv
+
+        missing = pa.array(list(self.layout.missing), pa.large_string())
+        table = pyarrow.csv.read_csv(pa.BufferReader(piece), **self._options(len(piece)))
+        columns = [
+            part.chunk(0) if one.steps is None else convert(part.chunk(0), one.type, one.steps, missing, one.name)
+            for part, one in zip(table.columns, self.decisions, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _refused(self, error: Exception) -> InputError:
         """What pyarrow says, which counts columns, with the name of the column."""
@@ -90,33 +110,22 @@ class Delimited(Import):
         name = self.decisions[int(found[1])].name
         return InputError(f"{self.layout.where}: column {name!r} cannot be read ({found[2]}): give it another type")
 
-    def _stream(self) -> Any:
-        """The rows as UTF-8, without the line of names."""
-        import pyarrow as pa
-
-        if self.file.plain and self.edits is None:
-            stream = pa.OSFile(str(self.file.path))
-            stream.seek(self.file.mark + self.layout.start)
-            return stream
-        chunks = utf8_chunks(self.file)
-        if self.edits is not None:
-            chunks = self.edits.apply(chunks, self.layout.delimiter.encode())
-        reader = ChunkReader(chunks)
-        reader.read(self.layout.start)
-        return pa.PythonFile(reader, mode="r")
-
-    def _options(self) -> dict[str, Any]:
+    def _options(self, size: int) -> dict[str, Any]:
+        """Of pyarrow's reader, for a piece of so many bytes."""
         import pyarrow as pa
         from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions
 
         names = [str(j) for j in range(len(self.decisions))]
-        words = self.words_are_missing or not any(
-            pa.types.is_large_string(one.type) and cells.count(k.MISSING)
-            for one, cells in zip(self.decisions, self.found.cells, strict=True)
+        with_words = [
+            one for one, cells in zip(self.decisions, self.found.cells, strict=True) if cells.count(k.MISSING)
+        ]
+        words = with_words and (
+            self.words_are_missing or not any(pa.types.is_large_string(one.type) for one in with_words)
         )
         return {
             "read_options": ReadOptions(
-                block_size=max(BLOCK, 2 * self.found.longest),
+                use_threads=False,
+                block_size=size + 1,
                 column_names=[*names, "trailing"] if self.layout.trailing else names,
             ),
             "parse_options": ParseOptions(

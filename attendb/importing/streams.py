@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import InputError
 
-CHUNK = 8 << 20
+CHUNK = 4 << 20
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZ": "bz2"}
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
@@ -72,7 +72,7 @@ def open_text(path: Path, encoding: str | None) -> TextFile:
 
 
 def utf8_chunks(file: TextFile, progress: Progress | None = None) -> Iterator[bytes]:
-    """The text of a file as UTF-8, without its byte-order mark, in chunks of about 8 MiB.
+    """The text of a file as UTF-8, without its byte-order mark, in chunks of about 4 MiB.
 
     Raises InputError with position, line and a hint for bytes that are not of the encoding: nothing is replaced.
     """

@@ -16,7 +16,8 @@ from torch import Tensor
 from .base import Data, Rows
 from .exact import nfc
 
-ROWS = 1024  # at once, so that their bits stay in cache
+WORDS = 1 << 13  # hashed at once, so that they stay in cache; of wide rows ROWS
+ROWS = 1024
 MANY = 1 << 30  # bytes hashed by a process, from where on compiling the loop pays
 SMALL = 1 << 20  # bytes at once, below which numpy is as fast as need be
 SEED = 0x9E3779B97F4A7C15
@@ -65,10 +66,11 @@ def _of_numbers(x: Tensor) -> np.ndarray:
     numbers = x.contiguous().numpy()
     out = np.empty(x.shape[0], dtype=np.uint64)
     sums = _compiled(numbers.nbytes)
-    raw = np.zeros((ROWS, 8 * words), dtype=np.uint8)  # the same memory for all rows: new pages cost more than the hash
-    bits, shifted = np.empty((2, ROWS, words), dtype=np.uint64)
-    for start in range(0, len(numbers), ROWS):
-        part = numbers[start : start + ROWS]
+    rows = max(ROWS, WORDS // max(1, words))
+    raw = np.zeros((rows, 8 * words), dtype=np.uint8)  # the same memory for all rows: new pages cost more than the hash
+    bits, shifted = np.empty((2, rows, words), dtype=np.uint64)
+    for start in range(0, len(numbers), rows):
+        part = numbers[start : start + rows]
         m = len(part)
         own, spread, moved = raw[:m].view("<u8"), bits[:m], shifted[:m]
         if part.dtype.kind == "f":
@@ -105,6 +107,9 @@ def _factors(width: int) -> np.ndarray:
 
 def _mixed(code: np.ndarray) -> np.ndarray:
     """A one-to-one scrambling of 64 bits (the finaliser of SplitMix64: Steele, Lea and Flood 2014)."""
-    code = (code ^ (code >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return code ^ (code >> np.uint64(31))
+    code = code ^ (code >> np.uint64(30))
+    code *= np.uint64(0xBF58476D1CE4E5B9)
+    code ^= code >> np.uint64(27)
+    code *= np.uint64(0x94D049BB133111EB)
+    code ^= code >> np.uint64(31)
+    return code

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,19 @@ from .table import CACHE_BYTES, Table
 from .table_changes import check_once
 from .table_index import create_indexes
 from .table_opening import check_process, local_path
-from .table_writing import LOCK, OPTIONS, batch_rows, batches_of, sync, sync_tree, told, try_lock, watched
+from .table_writing import (
+    LOCK,
+    OPTIONS,
+    batch_rows,
+    batches_of,
+    noted,
+    sync,
+    sync_fragment,
+    sync_tree,
+    told,
+    try_lock,
+    watched,
+)
 
 
 def create_table(
@@ -55,12 +68,19 @@ def _create(folder: str, layout: Layout, batches: Iterator[pa.RecordBatch]) -> N
     beside, lock = _made_beside(folder)
     failed: list[BaseException] = []
     try:
-        reader = pa.RecordBatchReader.from_batches(layout.stored, watched(batches, failed))
-        dataset = lance.write_dataset(reader, beside, schema=layout.stored, mode="create", **OPTIONS)
-        if layout.id is not None:
-            column = dataset.to_table(columns=[stored_name(layout.id)]).column(0)
-            check_once(column.combine_chunks(), "ids")
-        create_indexes(dataset, layout)
+        with ThreadPoolExecutor(1, thread_name_prefix="attendb-sync") as pool:  # the disk writes while others work
+            synced: list[Future[None]] = []
+            progress = noted(lambda fragment: synced.append(pool.submit(sync_fragment, beside, fragment)))
+            reader = pa.RecordBatchReader.from_batches(layout.stored, watched(batches, failed))
+            dataset = lance.write_dataset(
+                reader, beside, schema=layout.stored, mode="create", progress=progress, **OPTIONS
+            )
+            if layout.id is not None:
+                column = dataset.to_table(columns=[stored_name(layout.id)]).column(0)
+                check_once(column.combine_chunks(), "ids")
+            create_indexes(dataset, layout)
+            for job in synced:
+                job.result()
         sync_tree(beside)
         _rename(beside, folder)
         sync(os.path.dirname(folder))

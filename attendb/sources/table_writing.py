@@ -148,31 +148,37 @@ def write_data(folder: str, layout: Layout, batches: Iterable[pa.RecordBatch]) -
     What was written is removed again where this fails. Returns the fragments, none for no rows.
     """
     from lance.fragment import write_fragments
-    from lance.progress import FragmentWriteProgress
 
     whole: list[Any] = []
-
-    class Noted(FragmentWriteProgress):
-        def begin(self, fragment: Any, multipart_id: str | None = None, **kwargs: Any) -> None:
-            """Nothing is there yet that would have to be removed."""
-
-        def complete(self, fragment: Any, **kwargs: Any) -> None:
-            whole.append(fragment)
-
     failed: list[BaseException] = []
     reader = pa.RecordBatchReader.from_batches(layout.stored, watched(batches, failed))
     try:
-        fragments = write_fragments(reader, folder, schema=layout.stored, mode="append", progress=Noted(), **OPTIONS)
+        fragments = write_fragments(
+            reader, folder, schema=layout.stored, mode="append", progress=noted(whole.append), **OPTIONS
+        )
         fragments = [fragment for fragment in fragments if fragment.physical_rows]
         for fragment in fragments:
-            for file in fragment.files:
-                sync(os.path.join(folder, "data", file.path))
+            sync_fragment(folder, fragment)
         return fragments
     except BaseException as error:
         discard(folder, files_of(whole))
         if failed and failed[0] is not error:
             raise failed[0] from None
         raise
+
+
+def noted(each: Callable[[Any], object]) -> Any:
+    """What has ``each`` called with every fragment that Lance has written whole."""
+    from lance.progress import FragmentWriteProgress
+
+    class Noted(FragmentWriteProgress):
+        def begin(self, fragment: Any, multipart_id: str | None = None, **kwargs: Any) -> None:
+            """Nothing is there yet."""
+
+        def complete(self, fragment: Any, **kwargs: Any) -> None:
+            each(fragment)
+
+    return Noted()
 
 
 def _made_ahead(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -300,6 +306,12 @@ def sync(path: str) -> None:
             raise StorageError(f"{path} could not be written to the disk ({error.strerror})") from error
     finally:
         os.close(file)
+
+
+def sync_fragment(folder: str, fragment: Any) -> None:
+    """Wait until the disk has the rows of a fragment."""
+    for file in fragment.files:
+        sync(os.path.join(folder, "data", file.path))
 
 
 def write_whole(path: str, data: bytes) -> None:
