@@ -512,3 +512,8 @@ def test_judges_are_whole_groups():
     assert held is not None and 100 <= int(held.sum()) <= 200
     assert set(groups[held].tolist()).isdisjoint(groups[~held].tolist())
     assert cases.judges(0.01, seed=0) is None
+
+
+def test_a_similarity_without_lines_refuses_them():
+    with pytest.raises(InputError, match="similarity='deep' has no local lines: use local='constant'"):
+        AttentionRegressor("deep", local="linear").fit([[0.0], [1.0]], [0.0, 1.0])

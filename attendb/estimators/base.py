@@ -266,7 +266,8 @@ class AttentionEstimator(BaseEstimator):
                 raise KindError(f"{name} must be a number, got {value!r}")
             if not least <= value <= most:
                 raise InputError(f"{name} must be between {least:g} and {most:g}, got {value:g}")
-        similarity_named(self.similarity)
+        if self.local == "linear" and not similarity_named(self.similarity).slopes:
+            raise InputError(f"similarity={self.similarity!r} has no local lines: use local='constant'")
 
     def _forget(self) -> None:
         """Drop what was found out about the rows that voted until now."""

@@ -248,7 +248,8 @@ class Text(Part):
         vectorizer = TfidfVectorizer(**NGRAMS, max_features=MOST_NGRAMS)
         weights = vectorizer.fit_transform(texts)
         wanted = min(NUMBERS_OF_TEXT, *weights.shape)
-        svd = TruncatedSVD(wanted, random_state=0).fit(weights)
+        with np.errstate(invalid="ignore"):  # texts that are all alike explain 0 of a variance of 0
+            svd = TruncatedSVD(wanted, random_state=0).fit(weights)
         return Text(
             name,
             vectorizer.get_feature_names_out().tolist(),

@@ -17,6 +17,7 @@ from .pooling import Memory, pool
 from .similarity import Similarity
 from .training import losses
 
+PIECE = 1 << 16  # rows that are predicted at once: what is pooled may be wide
 GATHERED = 1 << 22  # numbers of keys that are gathered at once
 SETTLING = 1024  # rows that are predicted to find the common scale, fewer where the table is long
 SETTLING_PAIRS = 1 << 26
@@ -83,26 +84,42 @@ class Member:
 
     def predict(self, rows: Rows, *, spread: bool = False) -> Predicted:
         """The targets of new rows."""
-        return self._predict(*self.embed(rows), None, (self.ridge,), spread=spread)[0]
+        pieces = torch.arange(len(rows)).split(PIECE) if len(rows) else [torch.arange(0)]
+        found = [
+            self._predict(*self.embed(rows.take(piece)), None, (self.ridge,), spread=spread)[0] for piece in pieces
+        ]
+        variances = [one.variance for one in found if one.variance is not None]
+        value, empty = (torch.cat([getattr(one, part) for one in found]) for part in ("value", "empty"))
+        return Predicted(value.double(), torch.cat(variances).double() if variances else None, empty)
+
+    def best(self, rows: Rows, top: int) -> tuple[Tensor, Tensor]:
+        """Positions and weights (n, top) of the heaviest remembered rows; −1 and 0 where there are fewer."""
+        positions, weights, _ = self._best(self.embed(rows)[0], top)
+        return positions.cpu(), weights.double().cpu()
 
     @torch.no_grad()
-    def best(self, queries: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of embedded rows: positions and weights (n, top) of the heaviest remembered ones, and the log-normaliser."""
+    def _best(self, queries: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of embedded rows, in the dtype of the keys, and the log-normaliser."""
         nothing = torch.zeros_like(self.targets[:, :1])
         found = pool(self.similarity.score, queries, self.memory, nothing, top=top)
         assert found.top is not None
         return found.top.positions, found.top.weights, found.log_normalizer
 
     @torch.no_grad()
-    def weights_at(self, queries: Tensor, log_normalizer: Tensor, positions: Tensor) -> Tensor:
-        """α (n, c) of remembered rows by position (n, c); 0 for −1."""
+    def _weights_at(self, queries: Tensor, best: tuple[Tensor, Tensor, Tensor], positions: Tensor) -> Tensor:
+        """α (n, c) of remembered rows by position (n, c), 0 for −1; as ``best`` has it where it is listed there."""
+        listed, weights_listed, log_normalizer = best
         keys, at = self.memory.keys, positions.clamp(min=0)
         parts = [
-            self.similarity.score(queries[some][:, None], keys[at[some]])[:, 0]
+            self.similarity.score(queries[some][:, None].double(), keys[at[some]].double())[:, 0]
             for some in torch.arange(len(queries)).split(max(1, GATHERED // max(1, at.shape[1] * keys.shape[1])))
         ]
         scores = torch.cat(parts) if parts else queries.new_zeros(at.shape)
         weights = (scores - log_normalizer[:, None]).exp() * self.memory.weights[at]
+        listed, order = listed.sort(1)
+        place = torch.searchsorted(listed, positions).clamp(max=listed.shape[1] - 1)
+        known = weights_listed.double().gather(1, order).gather(1, place)
+        weights = torch.where(listed.gather(1, place) == positions, known, weights)
         return weights.masked_fill(positions < 0, 0.0)
 
     def leave_out(self, own: Tensor, *, spread: bool = False) -> Predicted:
@@ -158,18 +175,17 @@ def heaviest(members: Sequence[Member], rows: Rows, top: int) -> tuple[Tensor, T
     Source: Fagin, Lotem and Naor 2003 (threshold algorithm).
     """
     m = len(members[0].targets)
-    asked = [member.embed(rows)[0] for member in members]
     if len(members) == 1:
-        positions, weights, _ = members[0].best(asked[0], top)
-        return positions.cpu(), weights.cpu()
+        return members[0].best(rows, top)
+    asked = [member.embed(rows)[0] for member in members]
     length = min(m, max(4 * top, 32))
     while True:
-        lists = [member.best(queries, length) for member, queries in zip(members, asked, strict=True)]
+        lists = [member._best(queries, length) for member, queries in zip(members, asked, strict=True)]
         union = torch.cat([positions for positions, _, _ in lists], 1).sort(1)[0]
         union[:, 1:][union[:, 1:] == union[:, :-1]] = -1
         each = [
-            member.weights_at(queries, log, union)
-            for member, queries, (_, _, log) in zip(members, asked, lists, strict=True)
+            member._weights_at(queries, found, union)
+            for member, queries, found in zip(members, asked, lists, strict=True)
         ]
         mean = torch.stack(each).mean(0)
         order = torch.where(union < 0, m, union).argsort(dim=1, stable=True)
