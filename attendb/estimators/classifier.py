@@ -30,12 +30,13 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
 
     ``similarity``: what rows are compared by, learned by leaving each row out of its own prediction: "bandwidth" (one
     bandwidth a column), "linear" (a linear map of the columns), "deep" (a network).
-    ``local``: "constant" (the weighted mean of the cases) or "linear" (a line fitted to them, read off at the row).
+    ``local``: "constant" (the weighted mean of the cases) or "linear" (a line fitted to them, read off at the row);
+    "deep" has its g instead, and takes no notice of it.
     ``missing``: "encode" makes a missing cell a value of its own, "raise" refuses it.
     ``max_seconds``: of learning; the same seed gives the same model only where the time suffices.
     ``n_models``: so many similarities are learned from seeds of their own, and their predictions averaged.
     ``validation_fraction``: of the rows, held out of learning for early stopping (they vote all the same), in tables
-    where that is at least 100 rows. ``verbose``: a progress bar, where stderr is a terminal. ``random_state``: a seed.
+    where that is at least 100 rows; for "deep" up to a quarter of smaller ones. ``verbose``: a progress bar, where stderr is a terminal. ``random_state``: a seed.
     ``device``: of torch, such as "cuda"; None: the CPU.
 
     Columns, rows far from all cases, and cost are as in `AttentionRegressor`.

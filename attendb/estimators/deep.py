@@ -103,15 +103,10 @@ class Deep(Similarity):
         return made
 
     def embed(self, rows: Rows) -> Tensor:
-        return self._in_pieces(rows, 0)
+        return _in_pieces(self.network, rows)[0]
 
     def prior(self, rows: Rows) -> Tensor:
-        return self._in_pieces(rows, 1)
-
-    def _in_pieces(self, rows: Rows, which: int) -> Tensor:
-        """φ or g; the bins of a piece stay in cache."""
-        pieces = torch.arange(len(rows)).split(4 * BATCH) if len(rows) else [torch.arange(0)]
-        return torch.cat([self.network(rows.take(piece))[which] for piece in pieces])
+        return _in_pieces(self.network, rows)[1]
 
     def probabilities(self, pooled: Tensor) -> Tensor:
         return (LOGITS * pooled).softmax(-1)
@@ -246,6 +241,7 @@ class _Training:
 
 
 def _in_pieces(network: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
+    """φ and g; the bins of a piece stay in cache."""
     found = [network(rows.take(piece)) for piece in torch.arange(len(rows)).split(4 * BATCH)]
     return torch.cat([keys for keys, _ in found]), torch.cat([prior for _, prior in found])
 
