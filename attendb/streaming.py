@@ -209,7 +209,8 @@ class _SelectingFold:
             problem = question.problem
             fold, plan = planner.selecting_fold(problem, self.stream.table.options.plan)
             self.stream.note(plan, problem)
-            part = Best(min(accumulator.k, max(1, problem.m)), accumulator.rank)
+            floor = None if state is None else state[0][..., -1]
+            part = Best(min(accumulator.k, max(1, problem.m)), accumulator.rank, floor=floor)
             found = fold(part, *context, last=last)
             ranks, positions = padded_ranks(found[0], accumulator.k), padded_top(found[1], found[0], accumulator.k)[0]
             state = (ranks, positions) if state is None else accumulator.merge(state, (ranks, positions))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,19 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from attendb.errors import InputError, KindError, StorageError
-from attendb.estimators import AttentionClassifier, AttentionRegressor
+from attendb.estimators import AttentionClassifier, AttentionRegressor, deep
 
 KINDS = [AttentionRegressor, AttentionClassifier]
 
 
 @parametrize_with_checks([kind(similarity) for similarity in ("bandwidth", "linear") for kind in KINDS])
 def test_every_check_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@parametrize_with_checks([kind("deep") for kind in KINDS])
+def test_every_check_of_scikit_learn_of_a_network_that_learns_for_a_few_steps(estimator, check, monkeypatch):
+    monkeypatch.setattr(deep, "Recipe", partial(deep.Recipe, checks=3, unjudged=3))
     check(estimator)
 
 

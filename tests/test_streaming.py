@@ -14,6 +14,7 @@ from torch import Tensor
 
 import attendb as ad
 from attendb import streaming
+from attendb.plans import best_rows
 from attendb.sources.base import Block
 from attendb.sources.memory import Memory
 from attendb.sources.overlay import Overlay
@@ -248,6 +249,24 @@ def test_a_tolerance_holds_over_all_blocks() -> None:
         assert found.error_bound.max() <= tol
         assert bool(((found.value - exact.value).abs()[:, 0] <= spread * found.error_bound + 1e-9).all())
         assert bool(((found.log_normalizer - exact.log_normalizer).abs() <= tol).all())
+
+
+@pytest.mark.parametrize("weighting", [ad.TopK(7), ad.Nearest(), ad.Sampled(seed=3)], ids=lambda w: type(w).__name__)
+def test_rows_that_tie_over_blocks_of_any_order_by_compiled_loops(
+    weighting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the blocks before have found is a floor for the next: rows that equal it must still be seen."""
+    monkeypatch.setattr(best_rows, "FEWEST_PAIRS", 1)
+    generator = seeded("ties over blocks")
+    keys, queries = (torch.randint(-2, 3, (rows, 3), generator=generator).float() for rows in (400, 20))
+    db = ad.Database(keys, torch.arange(400.0))
+    for score in (ad.Dot(), lambda q, k: -(q[..., :, None, :] - k[..., None, :, :]).abs().sum(-1)):
+        expected = db.attend(queries, score=score, weighting=weighting, top=7)
+        for rows, shuffled in ((60, 0), (60, 1), (5, 2)):
+            found = in_blocks(db, rows, shuffled).attend(queries, score=score, weighting=weighting, top=7)
+            assert found.top is not None and expected.top is not None
+            assert torch.equal(found.top.positions, expected.top.positions)
+            same(found.value, expected.value, 1e-6)
 
 
 WEIGHTINGS = [ad.Softmax(), ad.TopK(4), ad.Sparsemax(), ad.Uniform(), ad.Linear(), ad.Nearest()]

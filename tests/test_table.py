@@ -267,6 +267,22 @@ def test_raw_pages_and_the_storages_own_reader_give_the_same_bytes(tmp_path, cut
 RAW = {"a": np.float32, "h": np.float16, "d": np.float64, "c": np.int8, "i": np.int64, "u": np.uint8}
 
 
+def test_blocks_end_where_a_column_goes_on_elsewhere_in_its_file(tmp_path, monkeypatch):
+    """Both parts in one block would be copied, which takes longer than to ask them."""
+    monkeypatch.setitem(OPTIONS, "data_cache_bytes", 1 << 20)
+    keys, values = np.random.default_rng(0).standard_normal((2, 200_000, 8))
+    db = ad.Database.create(tmp_path / "t.adb", {"k": keys, "v": values}, keys="k", values="v")
+    source = db.table
+    breaks = source.reader.breaks(source.fragments[0], "k", source.layout.types["k"])
+    assert len(breaks) > 3
+    for size in (7_000, 150_000):
+        ends = np.cumsum([len(block.positions) for block in source.blocks(size=size)])
+        assert set(breaks) <= set(ends.tolist()) and ends[-1] == 200_000
+        assert np.diff([0, *ends]).max() <= size
+    _, columns = every_row(db)
+    assert np.array_equal(columns["k"].numpy(), keys) and np.array_equal(columns["v"].numpy(), values)
+
+
 def test_blocks_have_the_size_asked_for_and_stay_as_they_were(tmp_path):
     x = np.arange(1000.0)
     db = ad.Database.create(tmp_path / "t.adb", {"x": x, "y": x}, keys="x", values="y")

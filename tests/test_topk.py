@@ -86,6 +86,17 @@ def test_best_rows_are_those_of_a_stable_sort(name: str, dtype: torch.dtype, k: 
     assert torch.equal(found[1], expected[1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", list(of_scores(1, 1)))
+def test_rows_below_a_floor_alone_are_left_out(name: str, dtype: torch.dtype, threads: None) -> None:
+    scores = of_scores(3, 1003)[name].to(dtype)
+    floor = scores.sort(dim=-1, descending=True).values[:, 6]
+    best = BestRows(3, 20, dtype, floor)
+    best.absorb(scores.contiguous(), 0, 1003)
+    found, expected = best.finish(), sorted_stably(scores.masked_fill(scores < floor[:, None], -INF), 20)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
 def test_columns_past_the_width_are_not_read() -> None:
     block = torch.tensor([[1.0, 3.0, 9.0, NAN]])
     best = BestRows(1, 2, block.dtype)

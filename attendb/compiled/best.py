@@ -172,15 +172,17 @@ def _inner_products(queries: np.ndarray, keys: np.ndarray, start: int, stop: int
 class BestRows:
     """The k best rows of n queries: `absorb` blocks of scores whose rows ascend, then `finish`.
 
-    A score of −∞ is no row. Memory: about 2k candidates a query.
+    A score of −∞ is no row, nor one below ``floor`` (n,). Memory: about 2k candidates a query.
     """
 
-    def __init__(self, n: int, k: int, dtype: torch.dtype):
+    def __init__(self, n: int, k: int, dtype: torch.dtype, floor: Tensor | None = None):
         self.n, self.k = n, k
         room = 2 * k + AT_ONCE
         self._scores, self._rows = torch.empty(n, room, dtype=dtype), torch.empty(n, room, dtype=torch.int64)
         self._held = torch.zeros(n, dtype=torch.int64)
         self._least = torch.full((n,), -torch.inf, dtype=dtype)
+        if floor is not None:
+            self._least = torch.nextafter(floor.reshape(n).to(dtype), self._least)
         self._state = [x.numpy() for x in (self._scores, self._rows, self._held, self._least)]
 
     def absorb(self, block: Tensor, first: int, width: int, start: int = 0) -> None:

@@ -61,7 +61,7 @@ class Recipe:
 
 
 class _Learned(Gaussian):
-    """A Gaussian of learned rows, whose scores are not known to more than four digits: as long as they keep those,
+    """A Gaussian of rows that learn, whose scores are not known to more than four digits: as long as they keep those,
     float32 serves, which is several times as fast."""
 
     def lost_digits(self, queries: Any, keys: Any) -> float:
@@ -121,13 +121,16 @@ class Deep(Similarity):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(effort.seed)
                 _Training(self, cases, effort, Recipe()).run()
+        self.double()  # in float32 a row alone and in a batch would differ in the seventh digit
 
     def config(self) -> dict[str, Any]:
-        return {"classes": self.classes, "shape": self._shape}
+        wide = self.network.norm.weight.dtype == torch.float64
+        return {"classes": self.classes, "shape": self._shape, "wide": wide}
 
     @classmethod
     def made(cls, config: dict[str, Any]) -> Self:
-        return cls(Network(**config["shape"]), classes=config["classes"], shape=config["shape"])
+        made = cls(Network(**config["shape"]), classes=config["classes"], shape=config["shape"])
+        return made.double() if config["wide"] else made
 
 
 class _Training:

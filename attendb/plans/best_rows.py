@@ -8,6 +8,7 @@ loop reads the keys once, at the rate of the memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from torch.nn.functional import pad
 from ..weightings.base import Cell, State
 from ..weightings.selecting import Best
 from .cells import KEYS_ALIKE, PAIR, Place, Problem, cut
+
+if TYPE_CHECKING:
+    from ..compiled.best import BestRows
 
 FEWEST_PAIRS = 1 << 18  # a batch entry; fewer do not pay for loading the compiled loops
 QUERIES_AT_ONCE = 256
@@ -62,7 +66,7 @@ class BestOfCells:
 
         problem, rank = self.problem, self.best.rank(cell).contiguous()
         if self._rows is None:
-            self._rows = BestRows(problem.batch * problem.n, self.best.k, rank.dtype)
+            self._rows = BestRows(problem.batch * problem.n, self.best.k, rank.dtype, self.best.floor)
         assert isinstance(self._rows, BestRows)
         entries = range(*place.batch.indices(problem.batch))
         for entry, scores in zip(entries, rank, strict=True):
@@ -93,26 +97,33 @@ class Products:
     psi: Tensor  # (b or 1, m, w)
     column: Tensor | None = None  # (b or 1, 1, m), for all queries
 
-    def best(self, k: int) -> tuple[Tensor, Tensor]:
-        """(ranks, positions), (b, n, k) each, best first, ties by position; rank −∞ and position −1 = none."""
+    def best(self, k: int, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(ranks, positions), (b, n, k) each, best first, ties by position; rank −∞ and position −1 = none.
+
+        ``floor`` (b, n): rows that rank below it may be left out.
+        """
+        from ..compiled.best import BestRows
+
         problem = self.problem
         parts: list[tuple[Tensor, Tensor]] = []
         for b in range(problem.batch):
             phi, psi = (x.detach()[b if x.shape[0] > 1 else 0].contiguous() for x in (self.phi, self.psi))
             for start in range(0, problem.n, QUERIES_AT_ONCE):
                 queries = slice(start, min(start + QUERIES_AT_ONCE, problem.n))
-                parts.append(self._best_of_tile(k, slice(b, b + 1), queries, phi[queries], psi))
+                best = BestRows(len(phi[queries]), k, phi.dtype, None if floor is None else floor[b, queries])
+                parts.append(self._best_of_tile(best, slice(b, b + 1), queries, phi[queries], psi))
         ranks, rows = (torch.cat(column).view(problem.batch, problem.n, k) for column in zip(*parts, strict=True))
         return ranks, positions_of(problem, rows)
 
-    def _best_of_tile(self, k: int, batch: slice, queries: slice, phi: Tensor, psi: Tensor) -> tuple[Tensor, Tensor]:
-        from ..compiled.best import BestRows, inner_products
+    def _best_of_tile(
+        self, best: BestRows, batch: slice, queries: slice, phi: Tensor, psi: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        from ..compiled.best import inner_products
 
         n, m = len(phi), len(psi)
         size = min(-(-m // KEYS_ALIKE), max(1, SCORES_AT_ONCE // (n * KEYS_ALIKE))) * KEYS_ALIKE
         few, by_key = n <= FEW_QUERIES, phi.T.contiguous()
         block = phi.new_empty(n, size) if few else phi.new_empty(size, n)
-        best = BestRows(n, k, phi.dtype)
         for start in range(0, m, size):
             keys = slice(start, min(start + size, m))
             width = keys.stop - start

@@ -66,4 +66,4 @@ class _ProductFold:
             return CellFold(problem, scale=LARGER)(accumulator, *context, last=last)
         factors = problem.score.factors(problem.queries, problem.keys)
         assert factors is not None and isinstance(accumulator, Best)
-        return Products(problem, factors.phi, factors.psi).best(accumulator.k)
+        return Products(problem, factors.phi, factors.psi).best(accumulator.k, accumulator.floor)

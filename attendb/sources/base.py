@@ -176,7 +176,7 @@ class Source(ABC):
     ) -> Iterator[Block]:
         """All rows, or those that satisfy the condition ``where`` in SQL, with the value columns named (None: all).
 
-        ``size``: rows of a block (None: everything, or about 64 MB where the source is streamed). Blocks come in the
+        ``size``: rows of a block (None: everything, or up to 100 MB where the source is streamed). Blocks come in the
         same order each time, not always in that of their ids; a streamed source may cut a block short. At least one
         block comes, empty where there are no rows. Blocks are never written to again.
         """

@@ -22,7 +22,7 @@ from .arrow import as_table, pc
 from .base import ID, Block, Change, Data, Matches, Rows, Schema, Source
 from .exact import Codes, fit_numbers
 from .key_hash import key_hashes
-from .layout import HASH, Layout, fitted, stored_name
+from .layout import HASH, Layout, fitted, stored_name, width_in_bytes
 from .rows import count, some
 from .table_changes import append_batches, delete_rows, sql_literal, upsert_stored
 from .table_filter import TableFilter
@@ -111,7 +111,7 @@ class Table(Source):
             cuts = range(0, max(1, len(wanted)), step)
             yield from ahead([partial(self._taken, wanted[cut : cut + step], names) for cut in cuts])
             return
-        parts = parts_of(self.fragments, rows)
+        parts = parts_of(self.fragments, rows, self._breaks)
         held = all(self.reader.holds(part, [*self.layout.keys, *names]) for part in parts)
         some_rows = False
         for block in ahead([partial(self._block, part, names, wanted) for part in parts], in_thread=not held):
@@ -120,6 +120,13 @@ class Table(Source):
                 yield block
         if not some_rows:
             yield self._taken(np.zeros(0, dtype=np.int64), names)
+
+    def _breaks(self, fragment: Fragment) -> list[int]:
+        """Rows before which the widest key column lies elsewhere in the file."""
+        kinds = {name: self.layout.types[name] for name in self.layout.keys}
+        widest = max(kinds, key=lambda name: width_in_bytes(kinds[name]))
+        with self._reading():
+            return self.reader.breaks(fragment, widest, kinds[widest])
 
     def _block(self, part: Part, values: Sequence[str], wanted: np.ndarray | None) -> Block:
         keys = self.layout.keys

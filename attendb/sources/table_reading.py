@@ -25,10 +25,11 @@ from torch import Tensor
 from ..columns import Opaque
 from .base import Data
 from .layout import Layout, stored_name
-from .raw_pages import RawFile
+from .raw_pages import RawFile, Run
 
-BLOCK_BYTES = 1 << 26
+BLOCK_BYTES = 3 << 25
 LEAST_ROWS, MOST_ROWS = 8_192, 1 << 24
+MOST_RUNS = 64  # of a column in a fragment: shorter ones cost less to copy than blocks of their size cost to ask
 BATCH_ROWS = 8_192  # what Lance decodes at a time: the fastest of the sizes tried
 
 T = TypeVar("T")
@@ -113,8 +114,10 @@ class Part:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
-def parts_of(fragments: Sequence[Fragment], size: int) -> list[Part]:
-    """Fragments cut, or taken together, to about ``size`` rows."""
+def parts_of(
+    fragments: Sequence[Fragment], size: int, breaks: Callable[[Fragment], Sequence[int]] = lambda fragment: ()
+) -> list[Part]:
+    """Fragments cut, or taken together, to about ``size`` rows; ``breaks``: rows before which a part must end."""
     parts: list[Part] = []
     small: list[Fragment] = []
 
@@ -128,9 +131,10 @@ def parts_of(fragments: Sequence[Fragment], size: int) -> list[Part]:
             continue
         if fragment.live >= max(1, size // 4):
             flush()
-            pieces = -(-fragment.rows // size)
-            cuts = [fragment.rows * i // pieces for i in range(pieces + 1)]
-            parts += [Part((fragment,), low, high) for low, high in pairwise(cuts)]
+            for start, stop in pairwise([0, *breaks(fragment), fragment.rows]):
+                pieces = -(-(stop - start) // size)
+                cuts = [start + (stop - start) * i // pieces for i in range(pieces + 1)]
+                parts += [Part((fragment,), low, high) for low, high in pairwise(cuts)]
             continue
         if sum(x.live for x in small) + fragment.live > size:
             flush()
@@ -167,6 +171,12 @@ class Reader:
             self._keep((key, name), data, _bytes(data))
         return order[0], {name: data for name, data in found.items() if data is not None}
 
+    def breaks(self, fragment: Fragment, name: str, kind: pa.DataType) -> list[int]:
+        """Rows before which a column of plain numbers lies elsewhere in its file: a part across one must be copied."""
+        found = self._runs(fragment, name, kind)
+        runs = () if found is None else found[1]
+        return [run.start for run in runs[1:]] if len(runs) <= MOST_RUNS else []
+
     def holds(self, part: Part, names: Sequence[str]) -> bool:
         """Whether all of a part is in the cache."""
         with self._lock:
@@ -185,8 +195,16 @@ class Reader:
             yield from layout.rows_of(table, rest).items()
 
     def _raw(self, part: Part, name: str, kind: pa.DataType) -> Tensor | None:
-        fragment = part.fragments[0]
-        if not self.raw or len(part.fragments) > 1 or not fragment.plain or name not in fragment.places:
+        found = self._runs(part.fragments[0], name, kind) if len(part.fragments) == 1 else None
+        if found is None:
+            return None
+        file, runs = found
+        data = file.read(runs, kind, part.start, part.stop)
+        return data if part.kept is None else data[torch.from_numpy(part.kept)]
+
+    def _runs(self, fragment: Fragment, name: str, kind: pa.DataType) -> tuple[RawFile, tuple[Run, ...]] | None:
+        """The file of a column, and its runs in it; None where it is not plain."""
+        if not self.raw or not fragment.plain or name not in fragment.places:
             return None
         path, column = fragment.places[name]
         with self._lock:
@@ -196,10 +214,7 @@ class Reader:
             with self._lock:
                 self._files[path] = file
         runs = file.runs(column, kind)
-        if runs is None:
-            return None
-        data = file.read(runs, kind, part.start, part.stop)
-        return data if part.kept is None else data[torch.from_numpy(part.kept)]
+        return None if runs is None else (file, runs)
 
     def _cached(self, key: Any) -> Any:
         with self._lock:

@@ -18,12 +18,21 @@ class Best:
     """The fold that keeps the k rows of highest rank. State: (rank, position[, multiplicity]) of k rows, best first.
 
     Equal ranks are ordered by lowest position, whatever the blocks and their order. A row of rank −∞ is no row.
+    ``floor`` (b, n): a rank that k other rows reach, so that rows below it may be left out; a hint that saves time.
     """
 
-    def __init__(self, k: int, rank: Callable[[Cell], Tensor], *, with_multiplicity: bool = False):
+    def __init__(
+        self,
+        k: int,
+        rank: Callable[[Cell], Tensor],
+        *,
+        with_multiplicity: bool = False,
+        floor: Tensor | None = None,
+    ):
         self.k = k
         self.rank = rank
         self.with_multiplicity = with_multiplicity
+        self.floor = floor
 
     @staticmethod
     def by_score(cell: Cell) -> Tensor:
