@@ -35,7 +35,8 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
     ``max_seconds``: of learning; the same seed gives the same model only where the time suffices.
     ``n_models``: so many similarities are learned from seeds of their own, and their predictions averaged.
     ``validation_fraction``: of the rows, held out of learning for early stopping (they vote all the same), in tables
-    where that is at least 100 rows; for "deep" up to a quarter of smaller ones. ``verbose``: a progress bar, where stderr is a terminal. ``random_state``: a seed.
+    where that is at least 100 rows; for "deep" up to a quarter of smaller ones. ``verbose``: a progress bar, where
+    stderr is a terminal. ``random_state``: a seed.
     ``device``: of torch, such as "cuda"; None: the CPU.
 
     Columns of numbers, text, categories, dates and bool are read as `attendb.estimators.encoding` says.
