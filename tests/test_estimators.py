@@ -468,11 +468,58 @@ def test_infinite_numbers_are_refused_with_their_count_and_column():
         ({"max_seconds": -1}, "max_seconds must be between 0 and inf, got -1"),
         ({"max_seconds": "10"}, "max_seconds must be a number, got '10'"),
         ({"validation_fraction": 0.9}, "validation_fraction must be between 0 and 0.5, got 0.9"),
+        ({"device": "abacus"}, "device is 'abacus', which torch does not know"),
     ],
 )
 def test_odd_options_are_refused(options, message):
     with pytest.raises((InputError, KindError), match=message):
         AttentionRegressor(**options).fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    "eval_set, message",
+    [
+        (5, r"eval_set must be a pair \(X, y\), got int"),
+        ((np.zeros((0, 1)), []), "eval_set has 0 rows"),
+        (([[math.inf]], [1.0]), "X has 1 infinite number"),
+        (([[1.0]], [math.nan]), "y has 1 missing number"),
+    ],
+)
+def test_odd_rows_that_judge_are_refused(eval_set, message):
+    with pytest.raises((InputError, KindError), match=message):
+        AttentionRegressor().fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0], eval_set=eval_set)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-9, 1e9, 1e300])
+def test_outcomes_of_any_size_are_predicted(size):
+    model = AttentionRegressor(random_state=0).fit(np.arange(8.0)[:, None], np.arange(8.0) * size)
+    assert model.predict([[3.5]]) / size == pytest.approx([3.5])
+    with pytest.raises(InputError, match="y holds numbers so far apart"):
+        AttentionRegressor().fit([[0.0], [1.0]], [1e308, -1e308])
+
+
+def test_one_group_alone_is_predicted_but_has_no_interval():
+    model = AttentionRegressor().fit(np.arange(8.0)[:, None], np.arange(8.0), groups=["a"] * 8)
+    assert model.predict([[3.5]]) == pytest.approx([3.5])
+    assert model.predict_interval([[3.5]]).tolist() == [[-math.inf, math.inf]]
+
+
+@pytest.mark.parametrize(
+    "groups, message",
+    [([1, 2], r"groups has shape \(2,\) but X has 3 rows"), (["a", None, "b"], r"no name in 1 rows \(first: row 1\)")],
+)
+def test_odd_groups_are_refused(groups, message):
+    with pytest.raises(InputError, match=message):
+        AttentionRegressor().fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0], groups=groups)
+
+
+def test_what_the_caller_writes_into_the_array_does_not_change_the_cases():
+    X, y = wave(30)
+    model = AttentionRegressor(random_state=0).fit(X, y)
+    before = model.explain(X[:1])
+    X[:] = 0.0
+    y[:] = 0.0
+    assert model.table_.to_numpy().any() and (model.explain(model.table_[:1].to_numpy()) == before).all(axis=None)
 
 
 def test_text_outcomes_belong_to_the_classifier():

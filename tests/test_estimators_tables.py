@@ -229,6 +229,8 @@ def test_other_columns_than_those_that_were_fitted_are_refused(cases):
         AttentionRegressor(max_seconds=0).fit(np.eye(4), np.arange(4)).predict(np.eye(3))
     with pytest.raises(KindError, match="X column 'size' holds texts but held numbers when the model was fitted"):
         model.predict(table.assign(size="big"))
+    with pytest.raises(InputError, match="X has 2 columns named 'a': give each column"):
+        AttentionRegressor().fit(pd.DataFrame(np.eye(3), columns=["a", "b", "a"]), [1, 2, 3])
     with pytest.raises(ValueError, match="0 feature"):
         AttentionRegressor().fit(pd.DataFrame(index=range(3)), [1, 2, 3])
 

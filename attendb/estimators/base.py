@@ -219,7 +219,7 @@ class AttentionEstimator(BaseEstimator):
         cases = replace(cases, targets=self._standardised(cases.targets))
         random, judges, judging = check_random_state(self.random_state), None, None
         if eval_set is not None:
-            judges = self._judging(*eval_set)
+            judges = self._judging(eval_set)
         elif self._worth_learning(cases):
             needed = not similarity_named(self.similarity).settles
             judging = cases.judges(self.validation_fraction, _seed(random), needed=needed)
@@ -254,6 +254,7 @@ class AttentionEstimator(BaseEstimator):
         return len(cases) >= 3 and bool((cases.targets != cases.targets[0]).any())
 
     def _checked_parameters(self) -> None:
+        self._device()
         if self.local not in LOCAL:
             raise InputError(f"local is {self.local!r}: choose one of {', '.join(map(repr, LOCAL))}")
         if self.missing not in ("encode", "raise"):
@@ -274,7 +275,10 @@ class AttentionEstimator(BaseEstimator):
         self._calibration: Any = None
 
     def _device(self) -> torch.device:
-        return torch.device("cpu" if self.device is None else self.device)
+        try:
+            return torch.device("cpu" if self.device is None else self.device)
+        except (RuntimeError, TypeError):
+            raise InputError(f"device is {self.device!r}, which torch does not know: say 'cpu', or 'cuda'") from None
 
     def _read(self, X: Any) -> pd.DataFrame:
         """The table to fit; the encoder is made from its rows."""
@@ -295,9 +299,14 @@ class AttentionEstimator(BaseEstimator):
     def _standardised(self, outcomes: Tensor) -> Tensor:
         return (outcomes - self._centre) / self._scale
 
-    def _judging(self, X: Any, y: Any) -> Cases:
+    def _judging(self, eval_set: Any) -> Cases:
         """Rows for early stopping."""
+        if not isinstance(eval_set, (tuple, list)) or len(eval_set) != 2:
+            raise KindError(f"eval_set must be a pair (X, y), got {type(eval_set).__name__}")
+        X, y = eval_set
         table = read_table(self, X, reset=False)
+        if not len(table):
+            raise InputError("eval_set has 0 rows: leave it out, or give at least one")
         rows = self.encoder_.encode(table, missing=self.missing)
         targets = self._standardised(self._outcomes_of(y, len(table)))
         return Cases(rows, targets, torch.ones(len(table), dtype=torch.float64), None, self._classes)

@@ -30,7 +30,7 @@ class Calibration:
     @staticmethod
     def of(errors: np.ndarray, variance: np.ndarray, weights: np.ndarray) -> Calibration:
         """From the errors (n, v) of rows left out, the variance (n, v) in their windows, and their weights (n,)."""
-        floor = np.average(errors**2, axis=0, weights=weights)
+        floor = np.average(errors**2, axis=0, weights=weights) if len(errors) else np.ones(errors.shape[1])
         scaled = errors / np.sqrt(variance + np.where(floor > 0, floor, 1.0))
         order = scaled.argsort(axis=0, kind="stable")
         return Calibration(np.take_along_axis(scaled, order, 0), weights[order].cumsum(axis=0), floor)
@@ -44,7 +44,7 @@ class Calibration:
     def _quantiles(self, tail: float) -> tuple[np.ndarray, np.ndarray]:
         """The residuals (v,) below and above which so large a share of new ones lies."""
         n, v = self.residuals.shape
-        total = self.cumulative[-1, 0]
+        total = self.cumulative[-1, 0] if n else 0.0
         below, above = math.floor((total + 1) * tail + 1e-9), math.ceil((total + 1) * (1 - tail) - 1e-9)
         low, high = np.full(v, -np.inf), np.full(v, np.inf)
         for j in range(v):

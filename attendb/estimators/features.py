@@ -95,7 +95,7 @@ class Features(nn.Module):
         """(n, width) float64."""
         device = self.centre.device
         numbers, codes = rows.numbers.to(device), rows.codes.to(device)
-        z = (numbers[:, self.used] / self.spread - self.centre / self.spread).nan_to_num(nan=0.0)
+        z = ((numbers[:, self.used] - self.centre) / self.spread).nan_to_num(nan=0.0)
         parts = [z.clamp(-FARTHEST, FARTHEST), numbers[:, self.gaps].isnan() * self.gap_size]
         for j, size, count in zip(self.category.tolist(), self.category_size, self.levels, strict=True):
             one_hot = torch.zeros(len(rows), count + 1, dtype=torch.float64, device=device)

@@ -138,17 +138,21 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
             self._flat = array.ndim == 1
             width = 1 if self._flat else array.shape[1]
             self._names = names or (["value"] if width == 1 else [f"value {i}" for i in range(width)])
-        array = array.reshape(rows, -1)
+        array = array[:, None] if array.ndim == 1 else array
         if array.shape[1] != len(self._names):
             raise InputError(f"y has {array.shape[1]} columns but had {len(self._names)} when the model was fitted")
         return torch.from_numpy(array)
 
     def _units_of(self, cases: Cases) -> tuple[Tensor, Tensor]:
         share = (cases.weights / cases.weights.sum())[:, None]
-        centre = (share * cases.targets).sum(0)
-        deviation = (share * (cases.targets - centre).square()).sum(0).sqrt()
+        peak = cases.targets.abs().amax(0).clamp(min=torch.finfo(torch.float64).tiny)
+        small = cases.targets / peak  # squares of large numbers overflow
+        centre = (share * small).sum(0)
+        deviation = (share * (small - centre).square()).sum(0).sqrt()
         flat = ~(deviation > 4 * torch.finfo(torch.float64).eps * centre.abs())
-        return torch.where(flat, cases.targets[0], centre), torch.where(flat, 1.0, deviation)
+        if not (cases.targets.amax(0) - cases.targets.amin(0)).isfinite().all():
+            raise InputError("y holds numbers so far apart that float64 has no difference: divide y by a number")
+        return torch.where(flat, cases.targets[0], centre * peak), torch.where(flat, 1.0, deviation * peak)
 
     def _outcomes_of(self, y: Any, rows: int) -> Tensor:
         return self._numbers(y, rows, first=False)

@@ -16,6 +16,10 @@ from ..sources.rows import some
 def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> pd.DataFrame:
     """A DataFrame of the columns, with a new index; names and number of columns are remembered, or checked."""
     if _is_frame(X):
+        names = [str(name) for name in getattr(X, "column_names", X.columns)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"X has {names.count(twice)} columns named {twice!r}: give each column a name of its own")
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         table = X if isinstance(X, pd.DataFrame) else X.to_pandas()
         if not table.shape[1]:
@@ -24,7 +28,7 @@ def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> pd.DataFrame
     if not hasattr(X, "dtype") and not hasattr(X, "__array__") and isinstance(X, (list, tuple)):
         X = _from_lists(X)
     array = validate_data(estimator, X, reset=reset, dtype=None, ensure_all_finite=False, ensure_min_samples=int(reset))
-    return pd.DataFrame(array)
+    return pd.DataFrame(array, copy=True)  # the caller may write into the array
 
 
 def read_numbers(y: Any, rows: int) -> tuple[np.ndarray, list[str] | None]:
