@@ -159,7 +159,7 @@ class Layout:
             self._check_missing(array, name, first_row)
             if name in self.values and pa.types.is_floating(kind):
                 array = _nan_as_null(array)
-            arrays.append(array)
+            arrays.append(_begun_anew(array))
         stored = dict(zip(self.types, arrays, strict=True))
         hashes, present = key_hashes({name: data_of(stored[name], self.types[name]) for name in self.keys})
         arrays.append(pa.array(hashes, mask=None if present.all() else ~present))
@@ -353,6 +353,23 @@ def _fitted_vectors(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _nan_as_null(array: pa.Array) -> pa.Array:
     nan = pc.is_nan(array)
     return pc.if_else(nan, pa.scalar(None, array.type), array) if pc.any(nan).as_py() else array
+
+
+def _begun_anew(array: pa.Array) -> pa.Array:
+    """A slice in buffers that begin with it, since Lance takes all that lies before it for waiting to be written.
+
+    It would write other columns with each few rows, and the pages of one column would not lie one after the other.
+    """
+    kind = array.type
+    if not array.offset:
+        return array
+    if array.null_count or not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or is_vector(kind)):
+        return pa.concat_arrays([array.slice(0, 0), array])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(_begun_anew(array.flatten()), type=kind)
+    size = kind.bit_width // 8
+    data = array.buffers()[1].slice(array.offset * size, len(array) * size)
+    return pa.Array.from_buffers(kind, len(array), [None, data])
 
 
 def _one_chunk(array: pa.Array | pa.ChunkedArray) -> pa.Array:
