@@ -21,7 +21,7 @@ import torch
 
 import attendb as ad
 from attendb.columns import Opaque
-from attendb.sources import table_index
+from attendb.sources import table_index, table_reading
 from attendb.sources.memory import Memory
 from attendb.sources.table import Table
 from attendb.sources.table_writing import OPTIONS
@@ -281,6 +281,21 @@ def test_blocks_end_where_a_column_goes_on_elsewhere_in_its_file(tmp_path, monke
         assert np.diff([0, *ends]).max() <= size
     _, columns = every_row(db)
     assert np.array_equal(columns["k"].numpy(), keys) and np.array_equal(columns["v"].numpy(), values)
+
+
+def test_a_table_that_the_cache_holds_has_few_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_reading, "BLOCK_BYTES", 1 << 20)
+    keys = np.arange(800_000.0).reshape(100_000, 8)
+    ad.Database.create(tmp_path / "t.adb", {"k": keys, "v": keys[:, 0]}, keys="k", values="v")
+    for cache_bytes, blocks in ((0, 7), (4 << 20, 7), (16 << 20, 2), (1 << 30, 1)):
+        db = ad.Database.open(tmp_path / "t.adb", cache_bytes=cache_bytes)
+        for _ in range(2):
+            found = list(db.table.blocks())
+            assert len(found) == blocks and sum(len(block.positions) for block in found) == 100_000
+        assert all(db.table.reader.holds(part, ["k", "v"]) for part in db.table._parts(None)) == (blocks < 7)
+        db.append({"k": keys[:1], "v": [1.0]})
+        assert len(list(db.table.blocks())) == blocks + 1, "the blocks before stay in the cache"
+        db.delete("id >= 100000")
 
 
 def test_blocks_have_the_size_asked_for_and_stay_as_they_were(tmp_path):

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-WAITING = 4  # results of `in_order` that may wait, so that threads go on while the last one is used
+MOST, WAITING = 8, 4  # threads of `in_order`, and results that may wait so that they go on while the last one is used
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -55,7 +55,7 @@ def in_order(task: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
 
     Memory: one item a thread and a few more, and what the task makes of them. Raises what a task or the items raise.
     """
-    threads = torch.get_num_threads()
+    threads = min(MOST, torch.get_num_threads())
     if threads == 1:
         yield from map(task, items)
         return

@@ -105,13 +105,12 @@ class Table(Source):
         names = self.schema.values.names if values is None else tuple(values)
         wanted = self.matching(where) if where is not None else None
         check_process()
-        rows = rows_of_a_block(self.layout, size)
         if wanted is not None and len(wanted) <= SELECTIVE * len(self):
-            step = min(rows, TAKEN) if size is None else rows
+            step = max(1, size) if size is not None else min(rows_of_a_block(self.layout), TAKEN)
             cuts = range(0, max(1, len(wanted)), step)
             yield from ahead([partial(self._taken, wanted[cut : cut + step], names) for cut in cuts])
             return
-        parts = parts_of(self.fragments, rows, self._breaks)
+        parts = self._parts(size)
         held = all(self.reader.holds(part, [*self.layout.keys, *names]) for part in parts)
         some_rows = False
         for block in ahead([partial(self._block, part, names, wanted) for part in parts], in_thread=not held):
@@ -120,6 +119,16 @@ class Table(Source):
                 yield block
         if not some_rows:
             yield self._taken(np.zeros(0, dtype=np.int64), names)
+
+    def _parts(self, size: int | None) -> list[Part]:
+        """The rows of each block. A table that the cache holds has few blocks, since each costs about a millisecond."""
+        if size is not None:
+            return parts_of(self.fragments, max(1, size), breaks=self._breaks)
+        rows, cache = rows_of_a_block(self.layout), self.reader.cache_bytes
+        alone = rows // 6
+        if len(self) * (self.layout.row_bytes + 8) <= cache:
+            rows = max(rows, rows_of_a_block(self.layout, cache // 4))
+        return parts_of(self.fragments, rows, alone=alone, breaks=self._breaks)
 
     def _breaks(self, fragment: Fragment) -> list[int]:
         """Rows before which the widest key column lies elsewhere in the file."""

@@ -115,9 +115,17 @@ class Part:
 
 
 def parts_of(
-    fragments: Sequence[Fragment], size: int, breaks: Callable[[Fragment], Sequence[int]] = lambda fragment: ()
+    fragments: Sequence[Fragment],
+    size: int,
+    *,
+    alone: int | None = None,
+    breaks: Callable[[Fragment], Sequence[int]] = lambda fragment: (),
 ) -> list[Part]:
-    """Fragments cut, or taken together, to about ``size`` rows; ``breaks``: rows before which a part must end."""
+    """Fragments cut, or taken together, to about ``size`` rows.
+
+    ``alone``: rows from which on a fragment is not taken together with others (None: a quarter of ``size``);
+    ``breaks``: rows of a fragment before which a part must end.
+    """
     parts: list[Part] = []
     small: list[Fragment] = []
 
@@ -129,7 +137,7 @@ def parts_of(
     for fragment in fragments:
         if not fragment.live:
             continue
-        if fragment.live >= max(1, size // 4):
+        if fragment.live >= max(1, size // 4 if alone is None else alone):
             flush()
             for start, stop in pairwise([0, *breaks(fragment), fragment.rows]):
                 pieces = -(-(stop - start) // size)
@@ -252,8 +260,9 @@ def ahead(jobs: Sequence[Callable[[], T]], *, in_thread: bool = True) -> Iterato
             del result
 
 
-def rows_of_a_block(layout: Layout, size: int | None) -> int:
-    return max(1, size) if size is not None else min(MOST_ROWS, max(LEAST_ROWS, BLOCK_BYTES // layout.row_bytes))
+def rows_of_a_block(layout: Layout, most: int | None = None) -> int:
+    """Rows of at most ``most`` bytes (None: those of a block), within bounds."""
+    return min(MOST_ROWS, max(LEAST_ROWS, (BLOCK_BYTES if most is None else most) // layout.row_bytes))
 
 
 def _scanned(dataset: Any, part: Part, columns: list[str]) -> pa.Table:
