@@ -124,7 +124,7 @@ def test_several_models_are_explained_by_the_mean_of_their_weights(quick):
     for query in range(3):
         parts = []
         for member in model._members:
-            positions, alphas, _ = member.best(member.embed(encoded)[0], 200)
+            positions, alphas = member.best(encoded, 200)
             one = np.zeros(200)
             one[positions[query]] = alphas[query]
             parts.append(one)
