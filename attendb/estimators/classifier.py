@@ -25,13 +25,13 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
 
         P(c | x) = Σ_i α(x, x_i) [y_i = c],    α = softmax of −½ ‖φ(x) − φ(x_i)‖²
 
-    φ is learned. "deep" has a network g(x) besides, which corrects what a case votes by what the two rows differ in;
-    there P is the softmax of the corrected votes.
+    φ is learned. For "deep" the score is −‖φ(x) − φ(x_i)‖, the nearest 64 cases vote, and a network corrects what a
+    case votes by what the two rows differ in; there P is the softmax of four times the corrected votes.
 
     ``similarity``: what rows are compared by, learned by leaving each row out of its own prediction: "bandwidth" (one
     bandwidth a column), "linear" (a linear map of the columns), "deep" (a network).
     ``local``: "constant" (the weighted mean of the cases) or "linear" (a line fitted to them, read off at the row);
-    "deep" has its g instead, and takes no notice of it.
+    "deep" corrects its votes instead, and has no local lines.
     ``missing``: "encode" makes a missing cell a value of its own, "raise" refuses it.
     ``max_seconds``: of learning; the same seed gives the same model only where the time suffices.
     ``n_models``: so many similarities are learned from seeds of their own, and their predictions averaged.

@@ -1,14 +1,15 @@
 """A learned encoder: rows are alike where the network says so, and neighbours' outcomes are corrected on the way.
 
-    y^(x) = Σ_i α(x, x_i) (y_i + g(x) − g(x_i)),     α = softmax of −½ ‖φ(x) − φ(x_i)‖²
+    y^(x) = Σ_i α(x, x_i) (y_i + g(x) − g(x_i) + T(φ(x) − φ(x_i))),     α = softmax of −‖φ(x) − φ(x_i)‖
 
-g(x) is what the row says alone. A neighbour votes for its own outcome, moved by what the network expects from the
-difference between the two rows, so the answer follows a slope between the cases instead of stepping from one to the
-next.
+over the `NEIGHBOURS` nearest cases. g(x) is what the row says alone; T corrects by pair, and T(0) = 0. A neighbour
+votes for its own outcome, moved by what the network expects from the difference between the two rows, so the answer
+follows a slope between the cases instead of stepping from one to the next.
 
-A mini-batch is a table of its own: each row is predicted from all the others, so every row that is encoded is a query
-and a key, and gradients reach it as both. Keys kept from earlier steps were tried: without gradients to them learning
-took several times as long.
+Learning has two parts. First a mini-batch is a table of its own: each row is predicted from all the others, so every
+row that is encoded is a query and a key, and gradients reach it as both. Keys kept from earlier steps were tried:
+without gradients to them learning took several times as long. Then rows are predicted from candidates drawn from the
+whole table, whose neighbours are about as near as those that predictions will be made from.
 
 Source: Gorishniy et al. 2023 (TabR: values that see the label and the difference of query and key); Ye et al. 2024
 (ModernNCA: softmax of learned distances over sampled candidates); Goldberger et al. 2005 (neighbourhood components).
@@ -18,21 +19,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ..scores.distance import Gaussian
+from ..scores.distance import Euclidean
 from .cases import Cases
 from .encoding import Rows
 from .networks import Network
-from .pooling import Memory, pool
+from .pooling import Memory, Pooled, pool_neighbours
 from .similarity import Similarity
 from .training import Effort, losses
 
-BATCH = 512
+NEIGHBOURS = 64  # that a prediction is made from
+LEARNED_FROM = 32  # neighbours, in learning: candidates are a part of the table
+BATCH = 512  # rows that are predicted from each other
+ASKED = 1024  # rows that are predicted from candidates
+CANDIDATES = 6144
 LOGITS = 4.0  # one-hot votes become logits: all votes for a class make it exp(4) times as likely as one without votes
 VOTERS = 1 << 15  # rows that the judged ones are predicted from
 JUDGED = 2048
@@ -43,38 +48,26 @@ SCALES = (1.0, 1.2, 1.4, 1.7, 2.0, 2.5)  # a whole table is denser than a mini-b
 class Recipe:
     """How the network is trained: AdamW, an exponential moving average of its weights, early stopping.
 
-    ``alone``: weight of the loss of the votes without g, which keeps the distances meaningful. After ``patience``
-    checks without an improvement the rate falls to ``fall`` of itself and the batches grow by ``growth``, once, from
-    the best state; then learning ends.
+    ``alone``: weight of the loss of the votes without g and T, which keeps the distances meaningful. ``patience``: in
+    each part of learning so many checks without an improvement end it, and the next part starts from the best state, at
+    its ``rate``.
     """
 
-    rate: float = 3e-3
+    rates: tuple[float, float] = (3e-3, 1e-3)
+    patience: tuple[int, int] = (8, 6)
     decay: float = 1.0
     average: float = 0.99
     dropout: float = 0.1
     alone: float = 0.3
-    patience: int = 8
-    fall: float = 0.3
-    growth: int = 4
     checks: int = 400  # at most
     unjudged: int = 25  # checks of a table so small that no rows can be spared to judge
 
 
-class _Learned(Gaussian):
-    """A Gaussian of rows that learn, whose scores are not known to more than four digits: as long as they keep those,
-    float32 serves, which is several times as fast."""
-
-    def lost_digits(self, queries: Any, keys: Any) -> float:
-        if not queries.numel() or not keys.numel():
-            return 0.0
-        a, b = (float(x.detach().square().sum(-1).amax()) for x in (queries, keys))
-        return math.sqrt((1 + a) * (b + b * b / 4)) / 1e-4  # of the product of [q, 1] and [k, −½‖k‖²]
-
-
 class Deep(Similarity):
-    """φ and g by one network (see the top of this file)."""
+    """φ, g and T by one network (see the top of this file)."""
 
-    score = _Learned(1.0)
+    score = Euclidean(1.0)
+    neighbours = NEIGHBOURS
     settles = False  # a network knows the rows that it learned from: the rows that judge have found the scale
 
     def __init__(self, network: Network, *, classes: bool, shape: dict[str, Any]):
@@ -107,6 +100,9 @@ class Deep(Similarity):
 
     def prior(self, rows: Rows) -> Tensor:
         return _in_pieces(self.network, rows)[1]
+
+    def moved(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return self.network.moved(queries - keys)
 
     def probabilities(self, pooled: Tensor) -> Tensor:
         return (LOGITS * pooled).softmax(-1)
@@ -143,51 +139,59 @@ class _Training:
         matrices = [p for p in network.parameters() if p.ndim > 1]
         others = [p for p in network.parameters() if p.ndim <= 1]
         groups = [{"params": matrices, "weight_decay": recipe.decay}, {"params": others, "weight_decay": 0.0}]
-        self.optimiser = torch.optim.AdamW(groups, lr=recipe.rate)
+        self.optimiser = torch.optim.AdamW(groups, lr=recipe.rates[0])
         self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(recipe.average))
-        self.batch = BATCH
+        self.part = 0
 
     def run(self) -> None:
         """Learn; the network is then the average that was judged best, at the scale that was judged best."""
-        network, recipe = self.similarity.network, self.recipe
-        best, kept, since, falls = math.inf, _state(network), 0, 0
+        network, recipe, average = self.similarity.network, self.recipe, cast(Network, self.average.module)
+        best, kept, since = math.inf, _state(network), 0
         network.train()
         checks = recipe.unjudged if self.judges is None else recipe.checks
         for check in range(1, checks + 1):
             loss = self._epoch()
-            judged = loss if self.judges is None else self._judge(self.average.module, 1.0)
+            judged = loss if self.judges is None else self._judge(average, 1.0)
             since = 0 if judged < best * (1 - 1e-4) else since + 1
             if judged < best:
-                best, kept = judged, _state(self.average.module)
+                best, kept = judged, _state(average)
             self.effort.shown(check, checks, best)
             if self.effort.spent:
                 break
-            if since >= recipe.patience:
-                if falls:
+            if since >= recipe.patience[self.part]:
+                if self.part + 1 == len(recipe.rates):
                     break
-                since, falls = 0, 1
+                since = 0
                 self._go_on_from(kept)
         network.load_state_dict(kept)
         if self.judges is not None:
             scales = {self._judge(network, scale): scale for scale in reversed(SCALES)}
-            with torch.no_grad():
-                network.log_sharpness.add_(math.log(scales[min(scales)]))
+            network.sharpen(scales[min(scales)])
 
     def _epoch(self) -> float:
-        """Every row once, in tables of `BATCH` rows; a small table again, until there were 8 steps."""
+        """Every row is predicted once; of a small table again, until there were 8 steps."""
         m, total, steps = len(self.cases), 0.0, 0
+        size = ASKED if self.part else BATCH
         while steps < 8:
-            for some in torch.randperm(m).tensor_split(max(1, round(m / self.batch))):
-                total += self._step(self.cases.take(some))
+            for some in torch.randperm(m).tensor_split(max(1, round(m / size))):
+                voters = some
+                if self.part:
+                    others = torch.ones(m, dtype=torch.bool)
+                    others[some] = False
+                    rest = others.nonzero()[:, 0]
+                    voters = torch.cat([some, rest[torch.randperm(len(rest))[: max(0, CANDIDATES - len(some))]]])
+                total += self._step(self.cases.take(voters), len(some))
                 steps += 1
                 if self.effort.spent:
                     return total / steps
         return total / steps
 
-    def _step(self, batch: Cases) -> float:
-        network = self.similarity.network
-        keys, prior = network(batch.rows)
-        loss = self._loss(keys, prior, batch, keys, prior, batch, torch.arange(len(batch)), self.recipe.alone)
+    def _step(self, voters: Cases, asked: int) -> float:
+        """Predict the first rows from all but themselves, and learn from it."""
+        network, own = self.similarity.network, torch.arange(asked)
+        keys, prior = network(voters.rows)
+        found = self._found(network, LEARNED_FROM, keys[:asked], (keys, prior), voters, own)
+        loss = self._loss(found, prior[:asked], voters.take(own), self.recipe.alone)
         self.optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -196,33 +200,38 @@ class _Training:
         return float(loss.detach())
 
     @torch.no_grad()
-    def _judge(self, network: nn.Module, scale: float) -> float:
+    def _judge(self, network: Network, scale: float) -> float:
         assert self.judges is not None
         was = network.training
         network.eval()
+        network.sharpen(scale)
         keys, prior = _in_pieces(network, self.voters.rows)
         queries, own_prior = _in_pieces(network, self.judges.rows)
+        found = self._found(network, NEIGHBOURS, queries, (keys, prior), self.voters, None)
+        loss = float(self._loss(found, own_prior, self.judges, 0.0))
+        network.sharpen(1 / scale)
         network.train(was)
-        loss = self._loss(queries * scale, own_prior, self.judges, keys * scale, prior, self.voters, None, 0.0)
-        return float(loss) if math.isfinite(float(loss)) else math.inf
+        return loss if math.isfinite(loss) else math.inf
 
-    def _loss(
+    def _found(
         self,
+        network: Network,
+        neighbours: int,
         queries: Tensor,
-        g: Tensor,
-        asked: Cases,
-        keys: Tensor,
-        prior: Tensor,
+        known: tuple[Tensor, Tensor],
         voters: Cases,
         own: Tensor | None,
-        alone: float,
-    ) -> Tensor:
-        """The mean loss of what was asked, and ``alone`` times that of the votes without g."""
-        values = torch.cat([voters.targets, prior], 1)
-        found = pool(self.similarity.score, queries, Memory(keys, voters.weights, voters.groups), values, own=own)
-        votes, expected = found.value.split(prior.shape[1], 1)
+    ) -> Pooled:
+        """Votes, g and T pooled for φ of the queries; ``known``: φ and g of the voters."""
+        memory, values = Memory(known[0], voters.weights, voters.groups), torch.cat([voters.targets, known[1]], 1)
+        moved = lambda q, k: network.moved(q - k)  # noqa: E731
+        return pool_neighbours(self.similarity.score, queries, memory, values, moved, neighbours=neighbours, own=own)
+
+    def _loss(self, found: Pooled, g: Tensor, asked: Cases, alone: float) -> Tensor:
+        """The mean loss of what was asked, and ``alone`` times that of the votes without g and T."""
+        votes, expected, correction = found.value.split(g.shape[1], 1)
         weights = asked.weights.to(votes.dtype).masked_fill(found.empty, 0.0)
-        each = self._losses(votes + g - expected, asked.targets)
+        each = self._losses(votes + g - expected + correction, asked.targets)
         if alone:
             each = each + alone * losses(votes, asked.targets, classes=asked.classes)
         return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
@@ -235,12 +244,12 @@ class _Training:
     def _go_on_from(self, state: dict[str, Tensor]) -> None:
         self.similarity.network.load_state_dict(state)
         self.average.module.load_state_dict(state)
-        self.batch *= self.recipe.growth
+        self.part += 1
         for group in self.optimiser.param_groups:
-            group["lr"] *= self.recipe.fall
+            group["lr"] = self.recipe.rates[self.part]
 
 
-def _in_pieces(network: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
+def _in_pieces(network: Network, rows: Rows) -> tuple[Tensor, Tensor]:
     """φ and g; the bins of a piece stay in cache."""
     found = [network(rows.take(piece)) for piece in torch.arange(len(rows)).split(4 * BATCH)]
     return torch.cat([keys for keys, _ in found]), torch.cat([prior for _, prior in found])

@@ -168,7 +168,7 @@ def _compared(
 ) -> tuple[list[list[float]], list[float] | None]:
     """For pairs of query and row: the changes (pairs, columns) of the score, and what each row brings.
 
-    A row brings y_i + g(x) − g(x_i), where the similarities have a g; of several similarities the mean is taken.
+    A row brings y_i + g(x) − g(x_i) + T(φ(x) − φ(x_i)), where the similarities correct votes; the mean of several.
     """
     encoder: Encoder = model.encoder_
     asked = encoder.encode(table, missing=model.missing).take(torch.from_numpy(at))
@@ -186,7 +186,8 @@ def _compared(
             scores = member.similarity.score(both, keys[:, None])[..., 0].double()
             changes += (scores[:, 1:] - scores[:, :1]) / len(model._members)
             if prior is not None and before is not None and not model._classes:
-                corrections.append((prior - before)[:, target])
+                moved = member.moved(queries[:, None], keys[:, None])[:, 0] if member.similarity.neighbours else 0.0
+                corrections.append((prior - before + moved)[:, target])
     if not corrections:
         return changes.tolist(), None
     own = model._members[0].targets[torch.from_numpy(rows), target]

@@ -13,7 +13,7 @@ from torch import Tensor
 from .cases import Cases
 from .encoding import Rows
 from .local_linear import MOST_SLOPES, read_out, thin_windows, value_map
-from .pooling import Memory, pool
+from .pooling import Memory, Pooled, pool, pool_neighbours
 from .similarity import Similarity
 from .training import losses
 
@@ -100,15 +100,32 @@ class Member:
     @torch.no_grad()
     def _best(self, queries: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
         """The same of embedded rows, in the dtype of the keys, and the log-normaliser."""
-        nothing = torch.zeros_like(self.targets[:, :1])
-        found = pool(self.similarity.score, queries, self.memory, nothing, top=top)
+        found = self._pool(queries, torch.zeros_like(self.targets[:, :1]), None, top)
         assert found.top is not None
-        return found.top.positions, found.top.weights, found.log_normalizer
+        positions, weights = found.top.positions, found.top.weights
+        beyond = (0, top - positions.shape[1])  # no more than the neighbours have weight
+        pad = torch.nn.functional.pad
+        return pad(positions, beyond, value=-1), pad(weights, beyond), found.log_normalizer
+
+    def _pool(self, queries: Tensor, values: Tensor, own: Tensor | None, top: int = 0) -> Pooled:
+        """Values (m, w) pooled, and behind them the corrections (n, v), where votes are corrected."""
+        one = self.similarity
+        if not one.neighbours:
+            return pool(one.score, queries, self.memory, values, own=own, top=top)
+        return pool_neighbours(
+            one.score, queries, self.memory, values, self.moved, neighbours=one.neighbours, own=own, top=top
+        )
+
+    def moved(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """What is added to the votes of rows (n, r, d) for queries (n, 1, d), both as the member embeds them."""
+        return self.similarity.moved(queries / self.sharpness, keys / self.sharpness)
 
     @torch.no_grad()
     def _weights_at(self, queries: Tensor, best: tuple[Tensor, Tensor, Tensor], positions: Tensor) -> Tensor:
         """α (n, c) of remembered rows by position (n, c), 0 for −1; as ``best`` has it where it is listed there."""
         listed, weights_listed, log_normalizer = best
+        if self.similarity.neighbours:
+            log_normalizer = torch.full_like(log_normalizer, torch.inf)  # what is not listed is no neighbour
         keys, at = self.memory.keys, positions.clamp(min=0)
         parts = [
             self.similarity.score(queries[some][:, None].double(), keys[at[some]].double())[:, 0]
@@ -150,8 +167,11 @@ class Member:
         if spread:
             parts.append(values.square())
         score = self.similarity.score
-        pooled = pool(score, queries, self.memory, torch.cat(parts, 1), own=own)
+        pooled = self._pool(queries, torch.cat(parts, 1), own)
         found, variance = pooled.value, None
+        if self.similarity.neighbours:
+            found, moved = found[:, :-v], found[:, -v:]
+            prior = moved if prior is None else prior + moved
         if spread:
             at = r + r * (r + 1) // 2
             mean = found[:, at : at + v]
@@ -178,7 +198,7 @@ def heaviest(members: Sequence[Member], rows: Rows, top: int) -> tuple[Tensor, T
     if len(members) == 1:
         return members[0].best(rows, top)
     asked = [member.embed(rows)[0] for member in members]
-    length = min(m, max(4 * top, 32))
+    length = min(m, max(4 * top, 32, *(member.similarity.neighbours for member in members)))
     while True:
         lists = [member._best(queries, length) for member, queries in zip(members, asked, strict=True)]
         union = torch.cat([positions for positions, _, _ in lists], 1).sort(1)[0]

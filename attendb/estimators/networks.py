@@ -1,21 +1,26 @@
-"""The network of the deep similarity: numbers in bins, categories, one residual block, two heads.
+"""The network of the deep similarity: numbers in bins, categories, one residual block, two heads, and a correction.
 
 x → [bins of each number · weights, categories, gaps] → linear → + block → norm → φ (distance), g (what x says alone)
+φ(x) − φ(x_i) → linear → ReLU → linear: T, what the case x_i adds to its vote for x
 """
 
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from .encoding import Rows
 
-BINS = 48
+BINS = 160  # at most
+FEWEST_BINS = 32
+ROWS_OF_A_BIN = 48
 WIDTH_OF_A_NUMBER = 12
 WIDTH = 96
 DISTANCE_WIDTH = 32
+CORRECTION_WIDTH = 64
 SHARPNESS = 3.0  # at the start two random rows differ by about 9 in the square of φ
 
 
@@ -26,24 +31,23 @@ class Bins(nn.Module):
 
     z is the standardised number, cut at ±4. The first bin goes on below its lower end and the last above its upper one,
     by one width. A missing number fills no bin. ``numbers``: how many columns.
+    Cost: of one bin a number, however many there are: the bins below it are filled, and summed up once.
 
     Source: Gorishniy et al. 2022, "On embeddings for numerical features in tabular deep learning", section 3.2.
     """
 
     low: Tensor
     size: Tensor
-    least: Tensor
-    most: Tensor
+    count: Tensor
     centre: Tensor
     spread: Tensor
 
     def __init__(self, numbers: int):
         super().__init__()
         wide = torch.float64
-        self.register_buffer("low", torch.zeros(numbers, BINS, dtype=wide))
+        self.register_buffer("low", torch.full((numbers, BINS), torch.inf, dtype=wide))
         self.register_buffer("size", torch.full((numbers, BINS), torch.inf, dtype=wide))
-        self.register_buffer("least", torch.zeros(numbers, BINS))
-        self.register_buffer("most", torch.ones(numbers, BINS))
+        self.register_buffer("count", torch.zeros(numbers, dtype=torch.int64))
         self.register_buffer("centre", torch.zeros(numbers, dtype=wide))
         self.register_buffer("spread", torch.full((numbers,), torch.inf, dtype=wide))
         self.weight = nn.Parameter(torch.randn(numbers, BINS, WIDTH_OF_A_NUMBER) / math.sqrt(BINS))
@@ -56,6 +60,7 @@ class Bins(nn.Module):
         A third of the quantiles are of the rows where a value that occurs c times counts √c times: a column that is
         nearly always 0 keeps bins for its other values.
         """
+        bins = min(BINS, max(FEWEST_BINS, len(numbers) // ROWS_OF_A_BIN))
         for j in range(numbers.shape[1]):
             x = numbers[:, j]
             x = x[~x.isnan()]
@@ -63,25 +68,35 @@ class Bins(nn.Module):
             if len(values) < 2:
                 continue
             own = [
-                _quantiles(values, often.double(), BINS - BINS // 3),
-                _quantiles(values, often.double().sqrt(), BINS // 3),
+                _quantiles(values, often.double(), bins - bins // 3),
+                _quantiles(values, often.double().sqrt(), bins // 3),
             ]
             edges = torch.cat(own).unique()
             count = len(edges) - 1
             self.low[j, :count] = edges[:-1]
             self.size[j, :count] = edges[1:] - edges[:-1]
-            self.least[j, 0], self.most[j, count - 1] = -1.0, 2.0
+            self.count[j] = count
             scale = x.abs().max()  # squares of large numbers overflow
             self.centre[j] = (x / scale).mean() * scale
             self.spread[j] = (x / scale).std(correction=0) * scale
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """(n, p · width) of numbers (n, p), in float32."""
-        dtype = self.weight.dtype
-        filled = ((numbers[..., None] - self.low) / self.size).to(dtype).nan_to_num(nan=0.0)
-        filled = filled.clamp(self.least, self.most)
+        """(n, p · width) of numbers (n, p), in the dtype of the weights."""
+        dtype, p = self.weight.dtype, len(self.count)
+        x = numbers.T.contiguous()
+        last = (self.count - 1).clamp(min=0)[:, None]
+        bin_ = torch.minimum((torch.searchsorted(self.low, x, right=True) - 1).clamp(min=0), last)  # of NaN: the last
+        filled = ((x - self.low.gather(1, bin_)) / self.size.gather(1, bin_)).nan_to_num(nan=0.0)
+        filled = filled.clamp(min=-1.0, max=2.0)
+        filled = torch.where(bin_ == 0, filled, filled.clamp(min=0.0))
+        filled = torch.where(bin_ == last, filled, filled.clamp(max=1.0)).to(dtype)
+        below = nn.functional.pad(self.weight.cumsum(1), (0, 0, 1, 0))[:, :-1]  # the sum of the bins before each
+        table = torch.cat([below, self.weight], 2).flatten(0, 1)
+        at = (bin_ + BINS * torch.arange(p, device=x.device)[:, None]).T
+        before, own = nn.functional.embedding(at, table).split(WIDTH_OF_A_NUMBER, 2)
+        known = (~numbers.isnan()).to(dtype)[..., None]
         z = ((numbers - self.centre) / self.spread).to(dtype).nan_to_num(nan=0.0).clamp(-4.0, 4.0)
-        out = torch.einsum("npt,pte->npe", filled, self.weight)
+        out = known * before + filled.T[..., None] * own
         return (out + z[..., None] * self.slope + self.bias).flatten(1)
 
 
@@ -110,6 +125,13 @@ class Network(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
         self.distance = nn.Linear(WIDTH, DISTANCE_WIDTH)
         self.alone = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Dropout(dropout), nn.Linear(WIDTH, outputs))
+        self.correction = nn.Sequential(
+            nn.Linear(DISTANCE_WIDTH, CORRECTION_WIDTH),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(CORRECTION_WIDTH, outputs, bias=False),
+        )
+        nn.init.zeros_(cast(nn.Linear, self.correction[-1]).weight)
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(SHARPNESS)))
 
     def forward(self, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -125,3 +147,13 @@ class Network(nn.Module):
         x = self.norm(x + self.block(x))
         scale = self.log_sharpness.exp() / math.sqrt(DISTANCE_WIDTH)
         return self.distance(x) * scale, self.alone(x)
+
+    def moved(self, difference: Tensor) -> Tensor:
+        """T (..., outputs) of φ(x) − φ(x_i) (..., d): 0 where the rows are equal."""
+        return self.correction(difference) - self.correction(torch.zeros_like(difference[..., :1, :]))
+
+    @torch.no_grad()
+    def sharpen(self, factor: float) -> None:
+        """Multiply φ by a factor; T stays what it is."""
+        self.log_sharpness.add_(math.log(factor))
+        cast(nn.Linear, self.correction[0]).weight.div_(factor)

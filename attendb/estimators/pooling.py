@@ -2,6 +2,9 @@
 
     pooled(x) = Σ_i α(x, x_i) v_i
 
+Over the r nearest rows only, v_i may depend on the query too: what a case votes for is then moved by its difference
+from the query (`pool_neighbours`).
+
 A row of weight w stands for w equal rows. Leaving itself out, it takes one of them away and keeps w − 1, whose score is
 0: with Z the sum over all others, the share of the copies is s = (w − 1) / (Z + w − 1), and the answer is
 (1 − s) · pooled + s · v. Rows of a group leave out the whole group.
@@ -9,15 +12,21 @@ A row of weight w stands for w equal rows. Leaving itself out, it takes one of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding  # gathers rows; unlike an index, its gradients are the same each time
 
 from ..answer import Top
 from ..attention import attend
 from ..scores.base import Score
+from ..weightings.selecting import TopK
+
+GATHERED = 1024  # queries whose nearest rows are gathered at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +62,7 @@ def pool(
     leaves out (−1: it is a new row).
     Cost: n·m scores, memory O(block).
     """
-    groups, where = memory.groups, None
     own = None if own is None else own.to(queries.device)
-    if own is not None and groups is not None:
-        mine = torch.where(own >= 0, groups[own.clamp(min=0)], torch.iinfo(torch.int64).min)
-        where = lambda q, k: mine[q] != groups[k]  # noqa: E731
-    leaves_itself = own is not None and groups is None
     values = values.to(queries.dtype)
     answer = attend(
         queries,
@@ -66,17 +70,103 @@ def pool(
         values,
         score=score,
         key_weights=memory.weights.to(queries.dtype) if memory.weighted else None,
-        exclude=own if leaves_itself else None,
-        where=where,
         top=top,
+        **_left_out(memory, own),
     )
-    value, log, empty = answer.value, answer.log_normalizer, answer.empty
-    if leaves_itself and memory.weighted:
-        assert own is not None
-        copies = torch.where(own >= 0, memory.weights[own.clamp(min=0)] - 1, 0.0)
-        if bool((copies > 0).any()):
-            value, log, empty = with_copies(value, log, values[own.clamp(min=0)], copies.clamp(min=0.0))
-    return Pooled(value, log, empty, answer.top)
+    found = Pooled(answer.value, answer.log_normalizer, answer.empty, answer.top)
+    return _with_own_copies(found, memory, values, own)
+
+
+def pool_neighbours(
+    score: Score,
+    queries: Tensor,
+    memory: Memory,
+    values: Tensor,
+    moved: Callable[[Tensor, Tensor], Tensor],
+    *,
+    neighbours: int,
+    own: Tensor | None = None,
+    top: int = 0,
+) -> Pooled:
+    """Pool ``values`` (m, w), and behind them ``moved(queries, keys)`` (n, r, v), over the r nearest rows (n, w + v).
+
+    ``moved``: what each of the r = ``neighbours`` rows adds to its vote for the query, given queries (n, 1, d) and
+    their rows (n, r, d); nothing for a row that equals the query. The weights of the r rows sum to 1.
+    ``own``, ``top`` as in `pool`. Gradients reach queries, keys, values and ``moved``.
+    Cost: n·m scores to find the rows, without gradients; then n·r, memory O(`GATHERED` · r · d).
+    """
+    own = None if own is None else own.to(queries.device)
+    values = values.to(queries.dtype)
+    r = min(neighbours, len(memory.keys))
+    pieces = torch.arange(len(queries), device=queries.device).split(GATHERED)
+    found = [
+        _pooled_neighbours(score, queries[at], memory, values, moved, r, None if own is None else own[at], top)
+        for at in (pieces or [torch.arange(0, device=queries.device)])
+    ]
+    parts = ((one.value, one.log_normalizer, one.empty) for one in found)
+    value, log, empty = (torch.cat(part) for part in zip(*parts, strict=True))
+    tops = [one.top for one in found if one.top is not None]
+    best = Top(*(torch.cat(part) for part in zip(*tops, strict=True))) if tops else None
+    pooled = Pooled(value, log, empty, best)
+    nothing = value.new_zeros(len(values), value.shape[1] - values.shape[1])
+    return _with_own_copies(pooled, memory, torch.cat([values, nothing], 1), own)
+
+
+def _pooled_neighbours(
+    score: Score,
+    queries: Tensor,
+    memory: Memory,
+    values: Tensor,
+    moved: Callable[[Tensor, Tensor], Tensor],
+    r: int,
+    own: Tensor | None,
+    top: int,
+) -> Pooled:
+    with torch.no_grad():
+        nothing = values.new_zeros(len(values), 0)
+        nearest = attend(queries, memory.keys, nothing, score=score, weighting=TopK(r), top=r, **_left_out(memory, own))
+    assert nearest.top is not None
+    positions = nearest.top.positions
+    at = positions.clamp(min=0)
+    keys, asked = embedding(at, memory.keys), queries[:, None]
+    answer = attend(
+        asked,
+        keys,
+        torch.cat([embedding(at, values), moved(asked, keys)], -1),
+        score=score,
+        key_weights=memory.weights.to(queries.dtype)[at] if memory.weighted else None,
+        where=(positions >= 0)[:, None],
+        top=min(top, r),
+    )
+    best = None
+    if answer.top is not None:
+        among = answer.top.positions[:, 0]
+        rows = torch.where(among >= 0, positions.gather(1, among.clamp(min=0)), -1)
+        best = Top(rows, answer.top.weights[:, 0], answer.top.captured[:, 0])
+    return Pooled(answer.value[:, 0], answer.log_normalizer[:, 0], answer.empty[:, 0], best)
+
+
+def _left_out(memory: Memory, own: Tensor | None) -> dict[str, Any]:
+    """The options of `attend` by which rows leave themselves out, or their group."""
+    if own is None:
+        return {}
+    groups = memory.groups
+    if groups is None:
+        return {"exclude": own}
+    mine = torch.where(own >= 0, groups[own.clamp(min=0)], torch.iinfo(torch.int64).min)
+    return {"where": lambda q, k: mine[q] != groups[k]}
+
+
+def _with_own_copies(pooled: Pooled, memory: Memory, values: Tensor, own: Tensor | None) -> Pooled:
+    """With the copies of each row that leaves itself out, where it stands for more than one."""
+    if own is None or memory.groups is not None or not memory.weighted:
+        return pooled
+    copies = torch.where(own >= 0, memory.weights[own.clamp(min=0)] - 1, 0.0)
+    if not bool((copies > 0).any()):
+        return pooled
+    own_values = values[own.clamp(min=0)]
+    value, log, empty = with_copies(pooled.value, pooled.log_normalizer, own_values, copies.clamp(min=0.0))
+    return replace(pooled, value=value, log_normalizer=log, empty=empty)
 
 
 def with_copies(value: Tensor, log: Tensor, own_value: Tensor, copies: Tensor) -> tuple[Tensor, Tensor, Tensor]:

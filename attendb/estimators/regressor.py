@@ -23,14 +23,15 @@ CALIBRATING = 8192  # rows at most that intervals are calibrated on
 class AttentionRegressor(RegressorMixin, AttentionEstimator):
     """Predict numbers from a table of past cases, each case voting by how alike it is.
 
-        y^(x) = g(x) + Σ_i α(x, x_i) (y_i − g(x_i)),    α = softmax of −½ ‖φ(x) − φ(x_i)‖²
+        y^(x) = Σ_i α(x, x_i) v_i,    α = softmax of −½ ‖φ(x) − φ(x_i)‖²,    v_i = y_i
 
-    φ is learned; g is 0 but for "deep", whose network corrects what a case votes by what the two rows differ in.
+    φ is learned. For "deep" the score is −‖φ(x) − φ(x_i)‖, the nearest 64 cases vote, and a network corrects what a
+    case votes by what the two rows differ in: v_i = y_i + g(x) − g(x_i) + T(φ(x) − φ(x_i)); for equal rows it is y_i.
 
     ``similarity``: what rows are compared by, learned by leaving each row out of its own prediction: "bandwidth" (one
     bandwidth a column), "linear" (a linear map of the columns), "deep" (a network).
     ``local``: "constant" (the weighted mean of the cases) or "linear" (a line fitted to them, read off at the row);
-    "deep" has its g instead, and takes no notice of it.
+    "deep" corrects its votes instead, and has no local lines.
     ``missing``: "encode" makes a missing cell a value of its own, "raise" refuses it.
     ``max_seconds``: of learning; the same seed gives the same model only where the time suffices.
     ``n_models``: so many similarities are learned from seeds of their own, and their predictions averaged.

@@ -1,9 +1,10 @@
 """How alike two rows are: the contract of a learned similarity, and two of them.
 
-    a(x, x') = −½ ‖φ(x) − φ(x')‖²        y^(x) = g(x) + Σ_i α(x, x_i) (y_i − g(x_i)),    α = softmax of a
+    a(x, x') = −½ ‖φ(x) − φ(x')‖²        y^(x) = Σ_i α(x, x_i) y_i,    α = softmax of a
 
-`Bandwidth` divides each column by a bandwidth of its own, `Linear` applies a linear map; both have g = 0. A similarity
-is made from the rows that it will compare (`begin`), then learns (`learn`).
+`Bandwidth` divides each column by a bandwidth of its own, `Linear` applies a linear map. A similarity may have a score
+of its own, and may correct what the cases vote for (`deep.py`). It is made from the rows that it will compare
+(`begin`), then learns (`learn`).
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ SIMILARITIES: dict[str, str] = {"bandwidth": "similarity:Bandwidth", "linear": "
 
 
 class Similarity(nn.Module, ABC):
-    """What an estimator needs to know about rows: φ, and g where there is one.
+    """What an estimator needs to know about rows: φ, and how votes are corrected where they are.
 
-    A subclass gives `begin`, `embed`, `config` and `made`; `prior` where it has a g, and `learn` where the common loop
-    does not serve it. ``score`` compares embedded rows, and gives a row and itself the score 0. All of its state is
-    tensors (`state_dict`) and what JSON can hold (`config`), so that a model is saved without code.
+    A subclass gives `begin`, `embed`, `config` and `made`; `prior` where it has a g, `moved` where it has
+    ``neighbours``, and `learn` where the common loop does not serve it. ``score`` compares embedded rows, and gives a
+    row and itself the score 0. All of its state is tensors (`state_dict`) and what JSON can hold (`config`), so that a
+    model is saved without code.
     """
 
     score: Score = Gaussian(1.0)
     memorises: bool = True  # may know rows that it learned from by heart: intervals then go by rows that judged
     settles: bool = True  # its common scale is found by rows that leave themselves out, once it has learned
+    neighbours: int = 0  # so many nearest rows vote, and `moved` corrects their votes; 0: all vote, and nothing does
     slopes: int = 0  # so many leading columns of φ may carry the slopes of a local line; 0: none
 
     @classmethod
@@ -52,6 +55,10 @@ class Similarity(nn.Module, ABC):
     def prior(self, rows: Rows) -> Tensor | None:
         """g (n, v) of encoded rows, in the units of the standardised targets; None: g = 0."""
         return None
+
+    def moved(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """(n, r, v): what is added to the votes of embedded rows (n, r, d) for queries (n, 1, d)."""
+        raise NotImplementedError(f"{type(self).__name__} corrects no votes by pairs")
 
     def learn(self, cases: Cases, effort: Effort) -> None:
         """Learn from rows that leave themselves out."""
