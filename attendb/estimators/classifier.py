@@ -25,7 +25,7 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
 
         P(c | x) = Σ_i α(x, x_i) [y_i = c],    α = softmax of −½ ‖φ(x) − φ(x_i)‖²
 
-    φ is learned. For "deep" the score is −‖φ(x) − φ(x_i)‖, the nearest 64 cases vote, and a network corrects what a
+    φ is learned. For "deep" the score is −‖φ(x) − φ(x_i)‖, the nearest 48 cases vote, and a network corrects what a
     case votes by what the two rows differ in; there P is the softmax of four times the corrected votes.
 
     ``similarity``: what rows are compared by, learned by leaving each row out of its own prediction: "bandwidth" (one

@@ -33,7 +33,7 @@ from .pooling import Memory, Pooled, pool_neighbours
 from .similarity import Similarity
 from .training import Effort, losses
 
-NEIGHBOURS = 64  # that a prediction is made from
+NEIGHBOURS = 48  # that a prediction is made from
 LEARNED_FROM = 32  # neighbours, in learning: candidates are a part of the table
 BATCH = 512  # rows that are predicted from each other
 ASKED = 1024  # rows that are predicted from candidates

@@ -24,9 +24,11 @@ from torch.nn.functional import embedding  # gathers rows; unlike an index, its 
 from ..answer import Top
 from ..attention import attend
 from ..scores.base import Score
+from ..scores.distance import Gaussian
 from ..weightings.selecting import TopK
 
 GATHERED = 1024  # queries whose nearest rows are gathered at once
+NEAR = Gaussian(1.0)  # orders rows as every function of their distance does, and takes no root
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +92,7 @@ def pool_neighbours(
 ) -> Pooled:
     """Pool ``values`` (m, w), and behind them ``moved(queries, keys)`` (n, r, v), over the r nearest rows (n, w + v).
 
+    The nearest rows are those of the least ‖q − k‖, which ``score`` has to order as a Gaussian does.
     ``moved``: what each of the r = ``neighbours`` rows adds to its vote for the query, given queries (n, 1, d) and
     their rows (n, r, d); nothing for a row that equals the query. The weights of the r rows sum to 1.
     ``own``, ``top`` as in `pool`. Gradients reach queries, keys, values and ``moved``.
@@ -98,11 +101,12 @@ def pool_neighbours(
     own = None if own is None else own.to(queries.device)
     values = values.to(queries.dtype)
     r = min(neighbours, len(memory.keys))
-    pieces = torch.arange(len(queries), device=queries.device).split(GATHERED)
-    found = [
-        _pooled_neighbours(score, queries[at], memory, values, moved, r, None if own is None else own[at], top)
-        for at in (pieces or [torch.arange(0, device=queries.device)])
-    ]
+    with torch.no_grad():
+        nothing = values.new_zeros(len(values), 0)
+        nearest = attend(queries, memory.keys, nothing, score=NEAR, weighting=TopK(r), top=r, **_left_out(memory, own))
+    assert nearest.top is not None
+    pieces = zip(queries.split(GATHERED), nearest.top.positions.split(GATHERED), strict=True)
+    found = [_pool_rows(score, some, memory, values, moved, positions, top) for some, positions in pieces]
     parts = ((one.value, one.log_normalizer, one.empty) for one in found)
     value, log, empty = (torch.cat(part) for part in zip(*parts, strict=True))
     tops = [one.top for one in found if one.top is not None]
@@ -112,21 +116,16 @@ def pool_neighbours(
     return _with_own_copies(pooled, memory, torch.cat([values, nothing], 1), own)
 
 
-def _pooled_neighbours(
+def _pool_rows(
     score: Score,
     queries: Tensor,
     memory: Memory,
     values: Tensor,
     moved: Callable[[Tensor, Tensor], Tensor],
-    r: int,
-    own: Tensor | None,
+    positions: Tensor,
     top: int,
 ) -> Pooled:
-    with torch.no_grad():
-        nothing = values.new_zeros(len(values), 0)
-        nearest = attend(queries, memory.keys, nothing, score=score, weighting=TopK(r), top=r, **_left_out(memory, own))
-    assert nearest.top is not None
-    positions = nearest.top.positions
+    """The same over the rows at positions (n, r), −1: none."""
     at = positions.clamp(min=0)
     keys, asked = embedding(at, memory.keys), queries[:, None]
     answer = attend(
@@ -136,7 +135,7 @@ def _pooled_neighbours(
         score=score,
         key_weights=memory.weights.to(queries.dtype)[at] if memory.weighted else None,
         where=(positions >= 0)[:, None],
-        top=min(top, r),
+        top=min(top, positions.shape[1]),
     )
     best = None
     if answer.top is not None:

@@ -25,7 +25,7 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
 
         y^(x) = Σ_i α(x, x_i) v_i,    α = softmax of −½ ‖φ(x) − φ(x_i)‖²,    v_i = y_i
 
-    φ is learned. For "deep" the score is −‖φ(x) − φ(x_i)‖, the nearest 64 cases vote, and a network corrects what a
+    φ is learned. For "deep" the score is −‖φ(x) − φ(x_i)‖, the nearest 48 cases vote, and a network corrects what a
     case votes by what the two rows differ in: v_i = y_i + g(x) − g(x_i) + T(φ(x) − φ(x_i)); for equal rows it is y_i.
 
     ``similarity``: what rows are compared by, learned by leaving each row out of its own prediction: "bandwidth" (one
