@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from attendb.estimators import AttentionClassifier, AttentionRegressor, deep
-from attendb.estimators.deep import BATCH, Deep
+from attendb.estimators.deep import BATCH, NEIGHBOURS, Deep
 from attendb.estimators.encoding import Rows
 from attendb.estimators.explaining import explanations
 from attendb.estimators.networks import BINS, Bins
+from attendb.estimators.pooling import Memory, pool_neighbours
+from attendb.scores.distance import Euclidean
 
 M = 600
 
@@ -147,6 +149,89 @@ def test_far_queries_and_unseen_categories_get_finite_answers(fitted):
 
 
 # The bins
+
+
+def by_hand(queries, keys, values, weights, allowed, r):
+    """Row by row: of the rows allowed the r nearest, softmax of −distance times weight, values and 2 (q − k) pooled."""
+    out = []
+    for query, may in zip(queries, allowed, strict=True):
+        rows = may.nonzero()[:, 0]
+        distance = (query - keys[rows]).square().sum(1)
+        near = rows[distance.argsort()[:r]]
+        mass = weights[near] * (-(query - keys[near]).norm(dim=1)).exp()
+        both = torch.cat([values[near], 2 * (query - keys[near])], 1)
+        out.append((mass[:, None] * both).sum(0) / mass.sum())
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("left_out", ["nothing", "itself", "its group"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("r", [1, 5, 40])
+def test_the_nearest_rows_vote_and_their_votes_are_corrected_by_pair(left_out, weighted, r):
+    random = torch.Generator().manual_seed(0)
+    keys, values = (torch.randn(30, d, generator=random).double().requires_grad_() for d in (3, 2))
+    weights = torch.rand(30, generator=random).double() if weighted else torch.ones(30).double()
+    own = None if left_out == "nothing" else torch.arange(7)
+    groups = torch.arange(30) % 4 if left_out == "its group" else None
+    allowed = torch.ones(7, 30, dtype=torch.bool)
+    if own is not None:
+        allowed &= (own[:, None] != torch.arange(30)) if groups is None else groups[own][:, None] != groups
+    queries = (keys[:7] + (0.0 if own is not None else 0.3)).detach().requires_grad_()
+    memory = Memory(keys, weights, groups)
+    moved = lambda q, k: 2 * (q - k)  # noqa: E731
+    found = pool_neighbours(Euclidean(1.0), queries, memory, values, moved, neighbours=r, own=own, top=3)
+    expected = by_hand(queries, keys, values, weights, allowed, r)
+    assert torch.allclose(found.value, expected, atol=1e-12)
+    direction = torch.randn(expected.shape, generator=random).double()
+    inputs = (queries, keys, values)
+    ours, theirs = (torch.autograd.grad((x * direction).sum(), inputs) for x in (found.value, expected))
+    assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(ours, theirs, strict=True))
+    assert found.top is not None and found.top.positions.shape == (7, min(3, r))
+    at = found.top.positions
+    assert bool(allowed.gather(1, at).all())
+    mass = weights[at] * (-(queries[:, None] - keys[at]).norm(dim=2)).exp()
+    assert torch.allclose(found.top.weights, mass / found.log_normalizer.exp()[:, None], atol=1e-12)
+
+
+def test_a_row_of_weight_three_leaves_two_copies_whose_votes_need_no_correction():
+    X, y = torch.tensor([[0.0], [1.0], [3.0]]).double(), torch.tensor([[0.0], [1.0], [5.0]]).double()
+    moved, own = (lambda q, k: q - k), torch.arange(3)
+    memory = Memory(X, torch.tensor([3.0, 1.0, 1.0]).double())
+    found = pool_neighbours(Euclidean(1.0), X, memory, y, moved, neighbours=9, own=own).value[0]
+    a, b = np.exp(-1), np.exp(-3)
+    assert found.tolist() == pytest.approx([(a + 5 * b) / (2 + a + b), (-a - 3 * b) / (2 + a + b)], abs=1e-12)
+
+
+def test_where_no_row_may_vote_nothing_is_pooled():
+    X, memory = torch.zeros(2, 1).double(), Memory(torch.zeros(2, 1).double(), torch.ones(2).double(), torch.zeros(2))
+    found = pool_neighbours(
+        Euclidean(1.0), X, memory, torch.ones(2, 1), lambda q, k: q - k, neighbours=2, own=torch.arange(2)
+    )
+    assert found.empty.all() and torch.isneginf(found.log_normalizer).all() and (found.value == 0).all()
+
+
+def test_a_prediction_alone_is_that_in_a_batch_and_no_more_rows_vote_than_neighbours(quick):
+    X, y = table(2000, 4)
+    model = AttentionRegressor("deep", random_state=0).fit(X, y)
+    rows = table(70, 5)[0]
+    alone = [model.predict(rows[i : i + 1])[0] for i in range(70)]
+    assert alone == pytest.approx(model.predict(rows).tolist(), rel=1e-12)
+    found = model.explain(rows[:3], top=2 * NEIGHBOURS)
+    assert (found.groupby("query").size() == NEIGHBOURS).all()
+    assert found.groupby("query").weight.sum().to_numpy() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_sharpening_leaves_the_correction_as_it_is():
+    X, y = table(100, 6)
+    model = AttentionRegressor("deep", random_state=0, max_seconds=1).fit(X, y)
+    network = model._members[0].similarity.network
+    torch.nn.init.normal_(network.correction[-1].weight)
+    before, difference = network.moved(torch.ones(5, 3, 32).double()), torch.ones(5, 3, 32).double()
+    sharpness = network.log_sharpness.exp().item()
+    network.sharpen(2.0)
+    assert network.log_sharpness.exp().item() == pytest.approx(2 * sharpness)
+    assert torch.allclose(network.moved(2 * difference), before, atol=1e-12)
+    assert (network.moved(torch.zeros(1, 1, 32).double()) == 0).all()
 
 
 def test_a_bin_is_filled_as_far_as_the_number_reaches():
