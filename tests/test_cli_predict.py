@@ -208,7 +208,7 @@ def test_rows_that_say_what_came_true_give_the_error(plant, people):
     found = json.loads(result.stdout)
     answers = np.array([answer["answer"]["output"] for answer in found["answers"]])
     assert found["rmse"] == pytest.approx(np.sqrt(np.mean((answers - truth.output) ** 2)), rel=1e-9)
-    assert f"the error is {found['rmse']:.4g} (RMSE), over {NEW} rows of known.csv that have output" in result.stderr
+    assert f"the error is {found['rmse']:.6g} (RMSE), over {NEW} rows of known.csv that have output" in result.stderr
     people[:40].to_csv("some.csv", index=False)
     found = ask("people.csv", "--value", "income", "--at", "some.csv", "--key", "age", "--key", "town")
     guesses = [answer["answer"]["income"] for answer in found["answers"]]

@@ -22,7 +22,7 @@ from attendb.estimators.cases import Cases
 from attendb.estimators.encoding import Rows
 from attendb.estimators.explaining import Explanation, Row, explanations
 from attendb.estimators.features import Features
-from attendb.estimators.picture import COLUMNS, answer_in_words, draw, page, shown, write
+from attendb.estimators.picture import BROUGHT, COLUMNS, answer_in_words, draw, page, shown, write
 from attendb.estimators.similarity import Similarity
 
 random = np.random.default_rng(0)
@@ -278,6 +278,17 @@ def test_many_columns_are_cut_to_those_that_decide():
     assert any(text.startswith("What keeps them apart: c10 ") for text in words)
 
 
+def test_long_cells_stay_in_their_boxes():
+    time = pd.Timestamp("2024-10-28 20:00")
+    row = Row("row 1", 1.0, 2.0, {"when": time, "what": "8" * 60}, {"when": 1.0, "what": 1.0})
+    figure = draw(Explanation("y", 2.0, {"when": time, "what": "8" * 60}, [row]))
+    figure.canvas.draw()
+    room = boxes_of(figure)[0].get_window_extent().width
+    long = [text for text in figure.axes[0].texts if text.get_text().startswith(("2024", "888"))]
+    assert len(long) == 4
+    assert all(text.get_window_extent().width <= room for text in long)
+
+
 def test_letters_of_strangers_are_neither_formulas_nor_endless():
     name = "cost_{$x$}" + "y" * 60
     row = Row("row 1", 1.0, "\x1b[31m$\\frac", {name: "a\nb"}, {name: 1.0})
@@ -307,7 +318,8 @@ def test_no_row_with_weight_is_said_too():
 def test_what_rows_bring_has_a_column_of_its_own():
     row = Row("row 1", 1.0, 2.0, {"a": 1.0}, {"a": 1.0}, brings=2.75)
     one = Explanation("y", 2.75, {"a": 0.0}, [row])
-    assert {"it brings", "2.75"} <= set(words_of(draw(one)))
+    assert {"it brings", "2.75", BROUGHT} <= set(words_of(draw(one)))
+    assert BROUGHT not in words_of(draw(made()))
     assert "it brings" in page([one]) and "corrected for the difference" in page([one])
     assert "it brings" not in page([made()])
 
@@ -379,6 +391,9 @@ def test_words_of_cells():
         "True",
         "a\\u202eb\\u0000",
     ]
+    days = pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-05 14:00"), pd.Timestamp("2024-01-05 14:00:07")
+    assert [shown(x) for x in days] == ["2024-01-05", "2024-01-05 14:00", "2024-01-05 14:00:07"]
+    assert shown(pd.Timestamp("2024-01-05", tz="Europe/Berlin")) == "2024-01-05 00:00:00+01:00"
 
 
 # --- files ---------------------------------------------------------------------------------------------------------

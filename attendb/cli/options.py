@@ -25,10 +25,15 @@ Files: TypeAlias = Annotated[
         metavar="FILE...", help="CSV, TSV, Parquet, Feather, JSON Lines or npy files; globs and folders too."
     ),
 ]
-MorePairs: TypeAlias = Annotated[Texts, typer.Argument(metavar="NAME=NUMBER", help="More of --at.", show_default=False)]
+MorePairs: TypeAlias = Annotated[
+    Texts,
+    typer.Argument(
+        metavar="NAME=VALUE", help="The rest of --at, as in --at temperature=20 vacuum=40.", show_default=False
+    ),
+]
 At: TypeAlias = Annotated[
     Texts,
-    _option("NAME=NUMBER pairs for one query, or a file with a query in each row (- is stdin).", "NAME=NUMBER|FILE"),
+    _option("NAME=VALUE pairs for one query, or a file with a query in each row (- is stdin).", "NAME=VALUE|FILE"),
 ]
 Key: TypeAlias = Annotated[
     Texts, _option("A column of the key; repeat it. Default: all other numeric columns.", "COLUMN")
@@ -80,9 +85,12 @@ Tolerance: TypeAlias = Annotated[
 ]
 IdColumns: TypeAlias = Annotated[
     Texts,
-    _option("A column that only names rows; repeat it. Default: id, and words of which each row has its own.", "COLUMN",
-            "--id"),
-]  # fmt: skip
+    _option(
+        "A column that only names rows; repeat it. Default: id, and text without spaces that differs in every row.",
+        "COLUMN",
+        "--id",
+    ),
+]
 Features: TypeAlias = Annotated[
     Texts, _option("A column to predict from; repeat it. Default: all but the value and what names rows.", "COLUMN",
                    "--key")
@@ -93,7 +101,8 @@ Predicted: TypeAlias = Annotated[
 Similarity: TypeAlias = Annotated[
     Literal["bandwidth", "linear", "deep"],
     typer.Option(
-        help="What is learned of likeness: how near is near in each column; a linear map; a network, the most exact."
+        help="What is learned of likeness: how near is near in each column; a linear map; a network, slower and "
+        "meant for many rows."
     ),
 ]
 Interval: TypeAlias = Annotated[

@@ -15,7 +15,7 @@ from .app import app, examples
 from .asked import Asked, open_asked, refuse_missing
 from .files import Reading, tell_notes
 from .kinds import find_columns, is_time, kind_of, missing, name_of
-from .printing import listed, note
+from .printing import cell, listed, note
 from .queries import Queries, read_queries
 from .writing import PICTURES, TABLES, check_writable, whole_file
 
@@ -213,6 +213,8 @@ def _keys(asked: Asked, target: str, names: Sequence[str], given: list[str], que
     if queries.single:
         keys = [name for name in keys if name in queries.table.column_names]
         note(f"assumed: key = {', '.join(keys)} (the columns of --at)")
+    elif keys:
+        note(f"assumed: key = {', '.join(keys)} (--key and --id choose others)")
     if not keys:
         raise InputError(
             f"{asked.name} has no column to predict {target!r} from: its columns are {listed([*asked.columns])}"
@@ -322,7 +324,7 @@ def _errors(task: Task, answers: Answers) -> dict[str, Any]:
         note(f"{share:.1%} of the answers are right, over {rows}")
         return {"accuracy": share}
     rmse = float(root_mean_squared_error(truth.astype(float), found))
-    note(f"the error is {rmse:.4g} (RMSE), over {rows}")
+    note(f"the error is {cell(rmse)} (RMSE), over {rows}")
     return {"rmse": rmse}
 
 

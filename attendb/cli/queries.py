@@ -1,4 +1,4 @@
-"""From ``--at`` to queries: name=number pairs are one query, a file is as many as it has rows."""
+"""From ``--at`` to queries: name=value pairs are one query, a file is as many as it has rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Queries:
     table: pyarrow.Table
     name: str
     notes: tuple[str, ...]  # what was assumed to read them
-    single: bool  # from name=number pairs: one query, whatever there is
+    single: bool  # from name=value pairs: one query, whatever there is
 
 
 def read_queries(
@@ -43,7 +43,7 @@ def read_queries(
     pairs = [text for text in at if "=" in text and (text.split("=")[0] in columns or not Path(text).exists())]
     files = [text for text in at if text not in pairs]
     if pairs and files:
-        raise InputError(f"queries are name=number pairs or a file, not both: got {pairs[0]!r} and {files[0]!r}")
+        raise InputError(f"queries are name=value pairs or a file, not both: got {pairs[0]!r} and {files[0]!r}")
     if len(files) > 1:
         raise InputError(f"queries come from one file, got {files[0]!r} and {files[1]!r}: ask twice, or join the files")
     if not files:
@@ -51,9 +51,10 @@ def read_queries(
     if files[0] == "-":
         return Queries(*_from_stdin(reading, columns), single=False)
     if not Path(files[0]).exists() and files[0] in columns:
-        raise InputError(f"--at {files[0]} names a column: give its number too, as in --at {files[0]}=1.5")
+        like = "1.5" if kind_of(columns[files[0]]) == "numbers" else "…"
+        raise InputError(f"--at {files[0]} names a column: give its value too, as in --at {files[0]}={like}")
     if not Path(files[0]).exists():
-        raise InputError(no_such_file(files[0]) + "; a query in place is name=number")
+        raise InputError(no_such_file(files[0]) + "; a query in place is name=value")
     found, notes = read_file(files[0], reading, columns)
     return Queries(found, files[0], notes, single=False)
 

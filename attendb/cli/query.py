@@ -108,7 +108,7 @@ def _what_to_ask(asked: Asked, key: o.Texts, value: o.Texts) -> str:
     first = asked.example()
     pairs = " ".join(shell_word(f"{name}={first[name]}") for name in keys[:3] if first.get(name) is not None)
     columns = ", ".join(asked.columns)
-    shown = f"--at {pairs}" if pairs else "--at NAME=NUMBER"
+    shown = f"--at {pairs}" if pairs else "--at NAME=VALUE"
     if asked.values is None and not value:
         shown = f"--value {shell_word(values[0]) if values else 'COLUMN'} {shown}"
     return f"nothing was asked of {asked.name}, whose columns are {columns}: give {shown}, or --at FILE"

@@ -118,7 +118,8 @@ class AttentionEstimator(BaseEstimator):
         (dimensionless, ≥ 0, all together 1), ``value`` (what happened: its y), then the columns of the case. A training
         column of one of these names is called "X: " and its name.
 
-        With local="constant", and without a prior, the prediction is Σ weight · value over all cases.
+        With local="constant" and another similarity than "deep" the prediction is Σ weight · value over all cases.
+        "deep" corrects what a case votes for; for numbers `picture` shows what it brings.
         Raises as `predict` does, and InputError for top < 1.
         """
         check_is_fitted(self)

@@ -40,7 +40,8 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
     stderr is a terminal. ``random_state``: a seed.
     ``device``: of torch, such as "cuda"; None: the CPU.
 
-    Columns, rows far from all cases, and cost are as in `AttentionRegressor`.
+    Attributes: ``classes_``, in the order of `predict_proba`, and those of `AttentionRegressor`.
+    Columns, rows far from all cases, and cost are as there.
 
     >>> import pandas as pd
     >>> from attendb.estimators import AttentionClassifier

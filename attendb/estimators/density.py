@@ -34,6 +34,7 @@ class KernelDensity(DensityMixin, BaseEstimator):
     Cost: as in `KernelSmoother`.
 
     >>> import numpy as np
+    >>> from attendb.estimators import KernelDensity
     >>> model = KernelDensity(bandwidth=1.0).fit([[0.0], [0.0]])
     >>> np.exp(model.score_samples([[0.0], [1.0]])).round(4).tolist()
     [0.3989, 0.242]

@@ -12,6 +12,7 @@ import math
 import re
 import warnings
 from collections.abc import Sequence
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,20 +26,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 7  # of a figure; more would not be read
-LETTERS = 15  # of a cell of a figure
+LETTERS = 16  # of a cell of a figure, which is the length of a date with its time
+FULL = 12  # letters of the usual size that fit into a cell; more are smaller
 WIDTH, HEIGHT = 1.25, 0.36  # of a cell, inches
 LABELS, WEIGHTS = 1.6, 1.6  # widths of the first column and of that of the weights, in cells
 INK, FAINT, LINE = "#222222", "#6b6b6b", "#d9d9d9"
 WEIGHT, APART, NEARER = "#2b6cb0", (203, 24, 29), (33, 113, 181)  # of bars; of cells that keep a row apart, or near
+BROUGHT = "What a row brings: its own value, corrected for the difference between it and the query."
 ENDS = (".html", ".png", ".svg", ".pdf")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def shown(value: Any) -> str:
-    """A cell in words: numbers in six digits, what is missing as a dash, control characters as escapes."""
+    """A cell in words: numbers in six digits, dates without zeros of a clock, what is missing as a dash, control
+    characters as escapes."""
     if value is None or isinstance(value, float) and math.isnan(value) or str(value) in ("<NA>", "NaT"):
         return "–"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, datetime) and text.endswith(" 00:00:00"):
+        text = text.removesuffix(" 00:00:00")
+    elif isinstance(value, datetime) and text.endswith(":00") and value.tzinfo is None:
+        text = text.removesuffix(":00")
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -78,7 +86,7 @@ def draw(explained: Explanation) -> Figure:
     columns = explained.decisive(COLUMNS)
     corrected = any(row.brings is not None for row in explained.rows)
     cells = LABELS + len(columns) + WEIGHTS + 1 + corrected
-    lines = len(explained.rows) + 6.5
+    lines = len(explained.rows) + (7.2 if corrected else 6.5)
     figure = new_figure((max(6.0, cells * WIDTH), lines * HEIGHT))
     axes: Axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
     axes.set_axis_off()
@@ -112,6 +120,8 @@ def draw(explained: Explanation) -> Figure:
     _say(axes, 0.05, y, carried(explained) + more, size=9, whole=True)
     _say(axes, 0.05, y + 0.7, _apart(explained, columns), size=9, whole=True)
     _say(axes, 0.05, y + 1.4, legend(explained), size=9, colour=FAINT, whole=True)
+    if corrected:
+        _say(axes, 0.05, y + 2.1, BROUGHT, size=9, colour=FAINT, whole=True)
     return figure
 
 
@@ -134,7 +144,10 @@ def _say(
     colour: str = INK,
     whole: bool = False,
 ) -> None:
-    text = shown(what) if whole or size > 10 else _cut(shown(what))
+    text = shown(what)
+    if not whole and size <= 10:
+        text = _cut(text)
+        size *= min(1.0, FULL / max(len(text), 1)) if anchor == "center" else 1.0
     style = {"fontsize": size, "fontweight": weight, "color": colour, "parse_math": False}  # $ is a letter here
     axes.text(x, y, text, ha=anchor, va="center", **style)
 
@@ -217,7 +230,7 @@ def _section(explained: Explanation) -> str:
     notes = [carried(explained) + ".", legend(explained) + " Point at a cell for its number: how much the score "
              "of the row would rise if the query had this cell's value."]  # fmt: skip
     if corrected:
-        notes.append("What a row brings: its own value, corrected for the difference between it and the query.")
+        notes.append(BROUGHT)
     small = "\n".join(f'<p class="small">{_escaped(text)}</p>' for text in notes)
     table = '<div class="table"><table>\n' + "\n".join(lines) + "\n</table></div>"
     return f"<section>\n<h1>{_isolated(answer_in_words(explained))}</h1>\n{table}\n{small}\n</section>"

@@ -40,6 +40,8 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
     stderr is a terminal. ``random_state``: a seed.
     ``device``: of torch, such as "cuda"; None: the CPU.
 
+    Attributes: ``bandwidths_``, for "bandwidth" what each column is divided by; ``table_``, the cases, in the order of
+    the rows that `explain` names; ``n_features_in_`` and, where columns have names, ``feature_names_in_``.
     Columns of numbers, text, categories, dates and bool are read as `attendb.estimators.encoding` says.
     Rows far from all cases are answered by the nearest ones: weights are relative, so none is ever 0/0.
     Cost: to learn, O(4096) scores a row and step; to predict, n·m scores, memory O(block).

@@ -64,6 +64,7 @@ class KernelSmoother(RegressorMixin, BaseEstimator):
     the range of y; else the rows that are left out in turn are a sample once there are more than 6 000.
 
     >>> import numpy as np
+    >>> from attendb.estimators import KernelSmoother
     >>> x = np.linspace(0, 6, 61)[:, None]
     >>> model = KernelSmoother(bandwidth=0.2).fit(x, np.sin(x[:, 0]))
     >>> model.predict([[1.5], [3.0]]).round(2).tolist()
