@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import attendb as ad
-from attendb.estimators import KernelSmoother
+from attendb.errors import InputError, KindError
+from attendb.estimators import KernelDensity, KernelSmoother
 
 KERNELS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of differences in bandwidths (n, m, d)
     "gaussian": lambda u: np.exp(-0.5 * (u**2).sum(-1)),
@@ -250,6 +252,20 @@ def test_missing_numbers_are_counted_and_named(bad, said):
     model = KernelSmoother(bandwidth=1.0).fit(frame[["a"]], [1, 2, 3])
     with pytest.raises(ad.InputError, match=rf"X column 'a' has {said}"):
         model.predict(pd.DataFrame({"a": [bad]}))
+
+
+def test_one_axis_and_text_are_refused_with_the_way_out():
+    y = np.arange(4.0)
+    frame = pd.DataFrame({"a": y, "b": [1, None, "Ulm", 3]})
+    with pytest.raises(InputError, match=r"X has one axis, shape \(4,\)\. Reshape your data: X\[:, None\] is a table"):
+        KernelSmoother().fit(y, y)
+    with pytest.raises(InputError, match=r"Reshape your data: X\.to_frame\(\) is a table"):
+        KernelDensity().fit(frame["a"])
+    for kind in (pd.DataFrame, polars.DataFrame):
+        with pytest.raises(KindError, match="X column 'b' holds 'Ulm' in row 2: give numbers, or leave the column out"):
+            KernelSmoother().fit(kind({"a": y, "b": ["1", None, "Ulm", "3"]}), y)
+    with pytest.raises(KindError, match="X column 'b' holds 'Ulm' in row 2"):
+        KernelDensity().fit(frame)
 
 
 def test_no_rows_are_an_error_to_fit_and_an_empty_answer_to_predict():

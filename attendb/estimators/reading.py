@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from ..errors import InputError, MissingValueError
+from ..errors import InputError, KindError, MissingValueError
 from .tables import read_weights
 
 Array = NDArray[Any]
@@ -17,6 +17,7 @@ Array = NDArray[Any]
 
 def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool = False) -> Array:
     """X (n, d) in float64; with ``reset`` the names and the number of its columns are kept, else compared."""
+    _refuse_shape_and_text(X)
     options = {"dtype": np.float64, "ensure_all_finite": False, "reset": reset}
     x: Any = validate_data(estimator, X, ensure_min_samples=1 if reset else 0, **options)
     refuse_missing(x, "X", names_of(estimator, x.shape[1]))
@@ -25,6 +26,7 @@ def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool = False) -> Array
 
 def read_table(estimator: BaseEstimator, X: Any, y: Any) -> tuple[Array, Array]:
     """X (m, d) and y (m,) in float64, with the names of the columns kept."""
+    _refuse_shape_and_text(X)
     refuse_missing(_numbers(y), "y")
     table: Any = validate_data(estimator, X, y, dtype=np.float64, ensure_all_finite=False, y_numeric=True)
     refuse_missing(table[0], "X", names_of(estimator, table[0].shape[1]))
@@ -66,6 +68,31 @@ def refuse_missing(x: Array | None, what: str, names: list[str] | None = None) -
     kinds = [f"{count} {kind}" for count, kind in ((missing, "NaN"), (int(bad.sum()) - missing, "inf")) if count]
     error = MissingValueError if missing else InputError
     raise error(f"{where} has {' and '.join(kinds)} (first: row {int(bad.argmax())}): drop these rows or fill them in")
+
+
+def _refuse_shape_and_text(X: Any) -> None:
+    """Say how one column is given, and which column holds text."""
+    shape = getattr(X, "shape", None)
+    if shape is not None and len(shape) == 1:
+        fix = "X.to_frame()" if hasattr(X, "to_frame") else "X[:, None]"
+        raise InputError(f"X has one axis, shape {tuple(shape)}. Reshape your data: {fix} is a table of one column")
+    if not hasattr(X, "columns") or not hasattr(X, "__getitem__"):
+        return
+    for name in X.columns:
+        cells = np.asarray(X[name])
+        if cells.dtype.kind in "OUST" and cells.ndim == 1:
+            for row, cell in enumerate(cells.tolist()):
+                if isinstance(cell, str) and not _is_number(cell):
+                    fix = "give numbers, or leave the column out"
+                    raise KindError(f"X column {str(name)!r} holds {cell!r} in row {row}: {fix}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _numbers(y: Any) -> Array | None:
