@@ -564,3 +564,8 @@ def test_judges_are_whole_groups():
 def test_a_similarity_without_lines_refuses_them():
     with pytest.raises(InputError, match="similarity='deep' has no local lines: use local='constant'"):
         AttentionRegressor("deep", local="linear").fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+def test_numbers_for_a_classifier_name_the_estimator_of_numbers():
+    with pytest.raises(InputError, match=r"^Unknown label type: .+ For numbers, AttentionRegressor is the estimator\.$"):
+        AttentionClassifier().fit([[1.0], [2.0], [3.0]], [0.1, 0.25, 0.7])

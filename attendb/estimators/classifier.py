@@ -98,7 +98,10 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
             raise InputError(
                 f"y has {int(np.isinf(labels).sum())} infinite numbers, which are no classes: drop the rows"
             )
-        check_classification_targets(labels)
+        try:
+            check_classification_targets(labels)
+        except ValueError as error:
+            raise InputError(f"{error} For numbers, AttentionRegressor is the estimator.") from None
         return labels
 
     def _one_hot(self, labels: np.ndarray) -> tuple[Tensor, np.ndarray]:
