@@ -2,9 +2,10 @@
 
     y^(x) = Σ_i α(x, x_i) (y_i + g(x) − g(x_i) + T(φ(x) − φ(x_i))),     α = softmax of −‖φ(x) − φ(x_i)‖
 
-over the `NEIGHBOURS` nearest cases; equal rows share their votes (`places.py`). g(x) is what the row says alone; T corrects by pair, and T(0) = 0. A neighbour
-votes for its own outcome, moved by what the network expects from the difference between the two rows, so the answer
-follows a slope between the cases instead of stepping from one to the next.
+over the `NEIGHBOURS` nearest cases; equal rows share their votes (`places.py`). g(x) is what the row says alone; T
+corrects by pair, and T(0) = 0. A neighbour votes for its own outcome, moved by what the network expects from the
+difference between the two rows, so the answer follows a slope between the cases instead of stepping from one to the
+next.
 
 Learning has two parts. First a mini-batch is a table of its own: each row is predicted from all the others, so every
 row that is encoded is a query and a key, and gradients reach it as both. Keys kept from earlier steps were tried:
