@@ -361,3 +361,13 @@ def test_plot_is_of_one_column():
 )
 def test_is_an_estimator_of_scikit_learn(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("local", LOCAL)
+def test_the_size_of_y_does_not_change_the_bandwidth_nor_the_band(size, local):
+    x = np.linspace(0, 1, 30)[:, None]
+    y = np.sin(6 * x[:, 0])
+    model, other = (KernelSmoother(local=local).fit(x, values) for values in (y, y * size))
+    assert other.bandwidth_ == pytest.approx(model.bandwidth_, rel=1e-9)
+    assert other.confidence_band(x) / size == pytest.approx(model.confidence_band(x), rel=1e-6)
