@@ -150,6 +150,15 @@ def test_far_queries_and_unseen_categories_get_finite_answers(fitted):
     assert np.isfinite(found).all() and (np.abs(found) < 100).all()
 
 
+def test_a_row_alone_is_answered_as_in_a_batch_and_no_rows_by_none(fitted):
+    X, _ = table(70, 15)
+    together = fitted.predict(X)
+    alone = np.concatenate([fitted.predict(X.iloc[[i]]) for i in range(70)])
+    assert np.allclose(alone, together, rtol=0, atol=1e-12)
+    assert fitted.predict(X[:0]).shape == (0,) and fitted.predict_interval(X[:0]).shape == (0, 2)
+    assert len(fitted.explain(X[:0])) == 0
+
+
 # Equal rows, weights, and tables that say little
 
 

@@ -192,6 +192,14 @@ def test_compact_kernel_that_reaches_no_row_gives_nan_and_one_warning(local):
     assert np.isnan(found[0]) and found[1] == 1.0
 
 
+def test_whole_numbers_as_outcomes_give_decimals_and_nan():
+    model = fit([[0], [1], [2]], np.array([0, 1, 2]), 0.5, "boxcar")
+    with pytest.warns(UserWarning, match="1 of 3 rows have no row") as caught:
+        found = model.predict([[100], [1], [0.5]])
+    assert len(caught) == 1 and found.dtype == np.float64
+    np.testing.assert_array_equal(found, [np.nan, 1.0, 0.5])
+
+
 def test_plane_is_fitted_without_bias_up_to_its_edge():
     x = np.random.default_rng(0).uniform(size=(200, 2))
     y = 3 + 2 * x[:, 0] - x[:, 1]
