@@ -561,6 +561,28 @@ def test_judges_are_whole_groups():
     assert cases.judges(0.01, seed=0) is None
 
 
+def test_groups_too_large_to_judge_leave_it_to_the_others():
+    table = pd.DataFrame({"x": np.arange(1400.0)})
+    rows, one = Encoder.of(table).encode(table), torch.ones(1400).double()
+    groups = torch.cat([torch.zeros(900), 1 + torch.arange(500) // 5]).long()
+    for seed in range(20):
+        held = Cases(rows, torch.zeros(1400, 1).double(), one, groups, False).judges(0.1, seed)
+        assert held is not None and 130 <= int(held.sum()) <= 140 and not held[:900].any()
+
+
+def test_where_every_group_is_large_one_judges_if_that_leaves_enough_to_learn_from():
+    def held(*sizes: int) -> torch.Tensor | None:
+        m = sum(sizes)
+        table = pd.DataFrame({"x": np.arange(float(m))})
+        groups = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        rows, one = Encoder.of(table).encode(table), torch.ones(m).double()
+        return Cases(rows, torch.zeros(m, 1).double(), one, groups, False).judges(0.1, 0, needed=True)
+
+    judging = held(80, 70, 90)
+    assert judging is not None and judging.nonzero()[:, 0].tolist() == list(range(80, 150))
+    assert held(200) is None
+
+
 def test_a_similarity_without_lines_refuses_them():
     with pytest.raises(InputError, match="similarity='deep' has no local lines: use local='constant'"):
         AttentionRegressor("deep", local="linear").fit([[0.0], [1.0]], [0.0, 1.0])

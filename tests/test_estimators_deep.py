@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from attendb.estimators import AttentionClassifier, AttentionRegressor, deep
+from attendb.estimators.cases import Cases
 from attendb.estimators.deep import BATCH, NEIGHBOURS, Deep
 from attendb.estimators.encoding import Rows
 from attendb.estimators.explaining import explanations
 from attendb.estimators.networks import BINS, Bins
+from attendb.estimators.places import Places, alike, pool_places
 from attendb.estimators.pooling import Memory, pool_neighbours
 from attendb.scores.distance import Euclidean
 
@@ -148,6 +150,127 @@ def test_far_queries_and_unseen_categories_get_finite_answers(fitted):
     assert np.isfinite(found).all() and (np.abs(found) < 100).all()
 
 
+def test_a_row_alone_is_answered_as_in_a_batch_and_no_rows_by_none(fitted):
+    X, _ = table(70, 15)
+    together = fitted.predict(X)
+    alone = np.concatenate([fitted.predict(X.iloc[[i]]) for i in range(70)])
+    assert np.allclose(alone, together, rtol=0, atol=1e-12)
+    assert fitted.predict(X[:0]).shape == (0,) and fitted.predict_interval(X[:0]).shape == (0, 2)
+    assert len(fitted.explain(X[:0])) == 0
+
+
+# Equal rows, weights, and tables that say little
+
+
+def few(m: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
+    """Only 24 different rows, with outcomes of their own."""
+    own = np.random.default_rng(seed)
+    X = pd.DataFrame({"a": own.integers(0, 8, m) / 4, "town": own.choice(["Ulm", "Kiel", "Bonn"], m)})
+    return X, (X.a + (X.town == "Kiel") + own.normal(size=m)).to_numpy()
+
+
+def test_equal_rows_answer_by_all_of_their_outcomes_in_whatever_order_they_stand(quick):
+    y = np.repeat([0.0, 1.0], 200)
+    assert AttentionRegressor("deep").fit(np.ones((400, 2)), y).predict([[1.0, 1.0]]) == pytest.approx([0.5])
+    classes = AttentionClassifier("deep").fit(np.ones((400, 1)), np.where(y > 0, "late", "early"))
+    assert classes.predict_proba([[1.0]])[0] == pytest.approx([0.5, 0.5])
+    X, y = few(900, 20)
+    order = np.argsort(y)
+    first = AttentionRegressor("deep", random_state=0).fit(X, y)
+    other = AttentionRegressor("deep", random_state=0).fit(X.iloc[order], y[order])
+    assert np.allclose(first.predict(X), other.predict(X), atol=1e-12)
+    assert np.allclose(first.predict_interval(X), other.predict_interval(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [table, few])
+def test_a_weight_of_three_is_the_row_three_times_and_of_zero_no_row(quick, rows):
+    X, y = rows(200, 21)
+    y = y.round()
+    w = np.random.default_rng(0).integers(0, 4, 200)
+    weighted = AttentionRegressor("deep", random_state=0).fit(X, y, sample_weight=w)
+    repeated = AttentionRegressor("deep", random_state=0).fit(X.iloc[np.repeat(np.arange(200), w)], y.repeat(w))
+    assert np.allclose(weighted.predict(X), repeated.predict(X), atol=1e-12)
+    assert np.allclose(weighted.predict_interval(X), repeated.predict_interval(X), atol=1e-9)
+    found, of_copies = weighted.explain(X[:4], top=200), repeated.explain(X[:4], top=700)
+    assert (w[found["row"]] > 0).all()
+    row_of = np.repeat(np.arange(200), w)[of_copies["row"]]
+    expected = of_copies["weight"].groupby([of_copies["query"], row_of]).sum()
+    assert np.allclose(found.groupby(["query", "row"])["weight"].sum(), expected, atol=1e-12)
+    assert found.groupby("query")["weight"].sum().to_numpy() == pytest.approx(np.ones(4))
+
+
+def test_fewer_cases_of_an_explanation_are_the_first_of_all(quick):
+    X, y = few(300, 22)
+    for models in (1, 2):
+        model = AttentionRegressor("deep", random_state=0, n_models=models).fit(X, y)
+        every, some = model.explain(X[:3], top=999), model.explain(X[:3], top=7)
+        assert every.groupby("query")["weight"].sum().to_numpy() == pytest.approx(np.ones(3))
+        first = every[every["rank"] < 7].reset_index(drop=True)
+        pd.testing.assert_frame_equal(some, first)
+
+
+@pytest.mark.parametrize("rows", [table, few])
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_row_that_leaves_itself_out_is_answered_as_if_it_were_not_there(quick, rows, grouped, weighted):
+    X, y = rows(160, 23)
+    own = np.random.default_rng(1)
+    groups = own.integers(0, 40, 160) if grouped else None
+    w = own.integers(1, 4, 160).astype(float) if weighted else np.ones(160)
+    model = AttentionRegressor("deep", random_state=0).fit(X, y, sample_weight=w, groups=groups)
+    member = model._members[0]
+    found = member.leave_out(torch.arange(160), spread=True)
+    encoded = model.encoder_.encode(X)
+    for i in (0, 3, 77, 159):
+        rest = torch.from_numpy(w.copy())
+        if grouped:
+            rest[torch.from_numpy(groups == groups[i])] = 0.0
+        else:
+            rest[i] -= 1
+        cases = Cases(encoded, member.targets, rest, member.memory.groups, False)
+        alone = member.remembering(cases).predict(encoded.take(torch.tensor([i])), spread=True)
+        assert torch.allclose(found.value[i], alone.value[0], atol=1e-9)
+        assert torch.allclose(found.variance[i], alone.variance[0], atol=1e-9)
+
+
+def test_the_last_votes_are_shared_by_the_rows_of_a_place():
+    keys = torch.tensor([[0.0], [0.0], [1.0], [1.0], [1.0], [1.0], [9.0]], dtype=torch.float64)
+    y = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0], [100.0]], dtype=torch.float64)
+    places = Places.of_rows(Memory(keys, torch.ones(7, dtype=torch.float64)), y)
+    assert places.votes.tolist() == [2, 4, 1] and places.weights.tolist() == [2, 4, 1]
+    nothing = lambda q, k: torch.zeros(*k.shape[:2], 1, dtype=k.dtype)  # noqa: E731
+    found = pool_places(Euclidean(1.0), keys[:1], places, y, nothing, neighbours=4)
+    near, far = 2.0, 2 * np.exp(-1.0)  # two of the four rows at 1 vote, each for their mean
+    assert found.value[0, 0].item() == pytest.approx((near * 1.5 + far * 4.5) / (near + far))
+
+
+def test_equal_rows_are_found_by_their_bits():
+    numbers = torch.tensor([[0.0, torch.nan], [1.0, 2.0], [-0.0, torch.nan], [1.0, 3.0], [1.0, 2.0]]).double()
+    firsts, which = alike(numbers, torch.tensor([[1], [1], [1], [1], [2]]))
+    assert firsts.tolist() == [0, 1, 3, 4] and which.tolist() == [0, 1, 0, 2, 3]
+    many = torch.randint(0, 50, (20_000, 3), generator=torch.Generator().manual_seed(0)).double()
+    firsts, which = alike(many)
+    assert torch.equal(many[firsts][which], many) and len(firsts) == len(many.unique(dim=0))
+    assert alike(torch.zeros(3, 0))[1].tolist() == [0, 0, 0] and len(alike(torch.zeros(0, 2))[0]) == 0
+
+
+def test_where_nothing_can_be_learned_nothing_is_corrected(quick):
+    X, _ = table(60, 24)
+    assert AttentionRegressor("deep").fit([[1.0, 2.0]], [7.0]).predict([[1.0, 2.0], [9e9, -9.0]]).tolist() == [7.0, 7.0]
+    flat = AttentionRegressor("deep", random_state=0).fit(X, np.full(60, 0.1))
+    assert (flat.predict(table(9, 25)[0]) == 0.1).all() and (flat.predict_interval(X[:2]) == 0.1).all()
+    found = AttentionRegressor("deep").fit([[0.0], [1.0]], [1.0, 3.0]).predict([[0.0], [0.5], [9e9]])
+    assert ((found >= 1.0) & (found <= 3.0)).all() and found[0] < found[1] < 3.0
+    alone = AttentionRegressor("deep", random_state=0).fit(X, X.a, groups=["one"] * 60).predict(X)
+    assert alone.min() >= X.a.min() and alone.max() <= X.a.max()
+
+
+def test_a_constant_outcome_beside_others_is_predicted_exactly(quick):
+    X, y = table(150, 26)
+    model = AttentionRegressor("deep", random_state=0).fit(X, np.column_stack([y, np.full(150, 1e-9)]))
+    assert (model.predict(table(40, 27)[0])[:, 1] == 1e-9).all()
+
+
 # The bins
 
 
@@ -273,8 +396,6 @@ def test_large_numbers_do_not_overflow():
 
 
 def test_the_network_sees_gaps_and_unseen_codes():
-    from attendb.estimators.cases import Cases
-
     numbers = torch.tensor([[0.0], [1.0], [torch.nan], [3.0]], dtype=torch.float64)
     codes = torch.tensor([[0], [1], [1], [0]])
     one = torch.ones(4, dtype=torch.float64)

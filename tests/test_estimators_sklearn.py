@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -89,6 +92,21 @@ def test_pipelines_searches_and_groups():
 # on disk
 
 
+def test_a_saved_network_gives_the_same_numbers_bit_by_bit(people, tmp_path, monkeypatch):
+    monkeypatch.setattr(deep, "Recipe", partial(deep.Recipe, checks=3, unjudged=3))
+    table, y, classes = people
+    for kind, outcomes in ((AttentionRegressor, np.column_stack([y, -y])), (AttentionClassifier, classes)):
+        model = kind("deep", random_state=0, n_models=3).fit(table, outcomes, groups=np.arange(90) // 2)
+        model.save(tmp_path / "m")
+        for again in (kind.load(tmp_path / "m"), pickle.loads(pickle.dumps(model))):
+            assert (again.predict(table) == model.predict(table)).all()
+            pd.testing.assert_frame_equal(again.explain(table[:3], top=60), model.explain(table[:3], top=60))
+            if kind is AttentionRegressor:
+                assert (again.predict_interval(table) == model.predict_interval(table)).all()
+            else:
+                assert (again.predict_proba(table) == model.predict_proba(table)).all()
+
+
 @pytest.mark.parametrize("similarity", ["bandwidth", "linear"])
 def test_a_saved_model_predicts_explains_and_appends_the_same(people, tmp_path, similarity):
     table, y, classes = people
@@ -139,8 +157,27 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
     save_file(load_file(tmp_path / "m"), tmp_path / "bare")
     with pytest.raises(StorageError, match="is no saved model, or damaged"):
         AttentionRegressor.load(tmp_path / "bare")
-    with pytest.raises(StorageError, match="cannot be written"):
-        AttentionRegressor().fit(X, X[:, 0]).save(tmp_path / "no folder" / "m")
+    for place in (tmp_path / "no folder" / "m", tmp_path / "m" / "below a file", tmp_path / ("long" * 100), tmp_path):
+        with pytest.raises(StorageError, match="cannot be written"):
+            AttentionRegressor().fit(X, X[:, 0]).save(place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare", "m", "wrong"]
+
+
+def test_a_process_killed_while_it_saves_leaves_the_old_model(tmp_path):
+    X = np.arange(12.0).reshape(6, 2)
+    AttentionRegressor().fit(X, X[:, 0]).save(tmp_path / "m")
+    before = (tmp_path / "m").read_bytes()
+    script = f"""
+import os, signal
+import numpy as np
+from attendb.estimators import AttentionRegressor
+os.replace = os.fsync = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+X = np.arange(12.0).reshape(6, 2)
+AttentionRegressor().fit(X, X[:, 1] ** 2).save({str(tmp_path / "m")!r})
+"""
+    assert subprocess.run([sys.executable, "-c", script], timeout=120).returncode == -signal.SIGKILL
+    assert (tmp_path / "m").read_bytes() == before
+    assert (AttentionRegressor.load(tmp_path / "m").predict(X) == AttentionRegressor().fit(X, X[:, 0]).predict(X)).all()
 
 
 def rewritten(path: Path, change: dict, without: str = "") -> None:
@@ -160,6 +197,10 @@ def rewritten(path: Path, change: dict, without: str = "") -> None:
         ({}, "keys", "lacks a part"),
         ({}, "state", "lacks a part"),
         ({"members": [{}]}, "", "lacks a part"),
+        ({"members": 3}, "", "lacks a part"),
+        ({"class": None}, "", "holds an None"),
+        ({"parameters": {"unheard_of": 1}}, "", "lacks a part"),
+        ({"own": {}}, "", "lacks a part"),
         ({"encoder": [{"kind": "magic", "name": "x"}]}, "", "encoded as 'magic'"),
     ],
 )
@@ -167,7 +208,7 @@ def test_a_model_that_lacks_a_part_is_refused(tmp_path, change, without, message
     X = np.arange(12.0).reshape(6, 2)
     AttentionRegressor().fit(X, X[:, 0]).save(tmp_path / "m")
     rewritten(tmp_path / "m", change, without)
-    with pytest.raises(StorageError, match=message):
+    with pytest.raises((StorageError, InputError), match=message):
         AttentionRegressor.load(tmp_path / "m")
 
 

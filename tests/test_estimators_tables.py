@@ -281,6 +281,36 @@ def test_cells_of_odd_kinds_are_refused(column, message):
         AttentionRegressor().fit(pd.DataFrame({"c": pd.Series(column)}), [1, 2, 3])
 
 
+def test_whole_numbers_beyond_all_floats_are_infinite_numbers():
+    huge = pd.DataFrame({"c": pd.Series([1, 10**400, -(10**400)], dtype=object)})
+    with pytest.raises(InputError, match=r"X has 2 infinite numbers in column 'c' \(first: row 1\)"):
+        AttentionRegressor().fit(huge, [1, 2, 3])
+    with pytest.raises(InputError, match=r"y has 1 infinite number \(row 1\)"):
+        AttentionRegressor().fit([[1.0], [2.0]], [1, 10**400])
+
+
+def test_a_lazy_frame_is_refused_with_what_to_give():
+    with pytest.raises(KindError, match=r"X is a LazyFrame.*give X\.collect\(\)"):
+        AttentionRegressor().fit(pl.DataFrame({"a": [1.0, 2.0]}).lazy(), [1.0, 2.0])
+
+
+@pytest.mark.parametrize("similarity", ["bandwidth", "deep"])
+def test_layouts_and_dtypes_of_arrays_do_not_matter(similarity):
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(60, 3)).astype(np.float32).astype(np.float64), random.normal(size=60)
+    wide = np.zeros((120, 6))
+    wide[::2, ::2] = X
+    locked = X.copy()
+    locked.flags.writeable = False
+    expected = AttentionRegressor(similarity, random_state=0, max_seconds=0).fit(X, y).predict(X)
+    same = [np.asfortranarray(X), wide[::2, ::2], X[::-1][::-1], locked, X.astype(np.float32), X.astype(">f8")]
+    same += [X.astype(object), X.tolist(), pd.DataFrame(X, index=[0] * 60)]
+    for other in same:
+        outcomes = pd.Series(y, index=range(60, 0, -1)) if isinstance(other, pd.DataFrame) else y[::-1][::-1]
+        model = AttentionRegressor(similarity, random_state=0, max_seconds=0).fit(other, outcomes)
+        assert np.allclose(model.predict(other), expected, rtol=0, atol=1e-12)
+
+
 def test_unseen_categories_are_answered(cases):
     table, y = cases
     model = AttentionRegressor(random_state=0, max_seconds=0).fit(table, y)

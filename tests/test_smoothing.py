@@ -194,6 +194,14 @@ def test_compact_kernel_that_reaches_no_row_gives_nan_and_one_warning(local):
     assert np.isnan(found[0]) and found[1] == 1.0
 
 
+def test_whole_numbers_as_outcomes_give_decimals_and_nan():
+    model = fit([[0], [1], [2]], np.array([0, 1, 2]), 0.5, "boxcar")
+    with pytest.warns(UserWarning, match="1 of 3 rows have no row") as caught:
+        found = model.predict([[100], [1], [0.5]])
+    assert len(caught) == 1 and found.dtype == np.float64
+    np.testing.assert_array_equal(found, [np.nan, 1.0, 0.5])
+
+
 def test_plane_is_fitted_without_bias_up_to_its_edge():
     x = np.random.default_rng(0).uniform(size=(200, 2))
     y = 3 + 2 * x[:, 0] - x[:, 1]
@@ -377,3 +385,13 @@ def test_plot_is_of_one_column():
 )
 def test_is_an_estimator_of_scikit_learn(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("local", LOCAL)
+def test_the_size_of_y_does_not_change_the_bandwidth_nor_the_band(size, local):
+    x = np.linspace(0, 1, 30)[:, None]
+    y = np.sin(6 * x[:, 0])
+    model, other = (KernelSmoother(local=local).fit(x, values) for values in (y, y * size))
+    assert other.bandwidth_ == pytest.approx(model.bandwidth_, rel=1e-9)
+    assert other.confidence_band(x) / size == pytest.approx(model.confidence_band(x), rel=1e-6)

@@ -242,6 +242,8 @@ class AttentionEstimator(BaseEstimator):
             with shown(f"{type(self).__name__} learns", visible=self.verbose) as advance:
                 judging = None if judges is None else judges.to(device)
                 similarity.learn(learning.to(device), Effort(self.max_seconds / self.n_models, seed, judging, advance))
+        else:
+            similarity.learn_nothing()
         similarity.requires_grad_(False).eval()
         cases = cases.to(device)
         member = Member.of(similarity, cases)

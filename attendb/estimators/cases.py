@@ -71,7 +71,8 @@ class Cases:
     def judges(self, fraction: float, seed: int, *, needed: bool = False) -> Tensor | None:
         """Which rows (m,) judge and do not learn, whole groups of them; None: too few for it.
 
-        ``needed``: of a small table too, where up to a quarter of the rows judge.
+        ``needed``: of a small table too, where up to a quarter of the rows judge; where every group is larger, the
+        smallest group judges, if that leaves half of the rows.
         """
         m = len(self)
         wanted = round(fraction * m)
@@ -84,5 +85,9 @@ class Cases:
         if self.groups is not None:
             names, which = self.groups.unique(return_inverse=True)
         order = torch.randperm(len(names), generator=random)
-        chosen = order[torch.bincount(which)[order].cumsum(0) <= wanted]
+        sizes = torch.bincount(which)
+        order = order[sizes[order] <= wanted]  # a larger group would end the list before it began
+        chosen = order[sizes[order].cumsum(0) <= wanted]
+        if needed and not len(chosen) and 2 * int(sizes.min()) <= m:
+            chosen = sizes.argmin()[None]
         return torch.isin(which, chosen) if len(chosen) else None

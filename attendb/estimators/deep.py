@@ -2,9 +2,10 @@
 
     y^(x) = Σ_i α(x, x_i) (y_i + g(x) − g(x_i) + T(φ(x) − φ(x_i))),     α = softmax of −‖φ(x) − φ(x_i)‖
 
-over the `NEIGHBOURS` nearest cases. g(x) is what the row says alone; T corrects by pair, and T(0) = 0. A neighbour
-votes for its own outcome, moved by what the network expects from the difference between the two rows, so the answer
-follows a slope between the cases instead of stepping from one to the next.
+over the `NEIGHBOURS` nearest cases; equal rows share their votes (`places.py`). g(x) is what the row says alone; T
+corrects by pair, and T(0) = 0. A neighbour votes for its own outcome, moved by what the network expects from the
+difference between the two rows, so the answer follows a slope between the cases instead of stepping from one to the
+next.
 
 Learning has two parts. First a mini-batch is a table of its own: each row is predicted from all the others, so every
 row that is encoded is a query and a key, and gradients reach it as both. Keys kept from earlier steps were tried:
@@ -108,11 +109,25 @@ class Deep(Similarity):
         return (LOGITS * pooled).softmax(-1)
 
     def learn(self, cases: Cases, effort: Effort) -> None:
-        if len(cases) >= 3:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(effort.seed)
-                _Training(self, cases, effort, Recipe()).run()
+        if len(cases) < 3 or cases.groups is not None and bool((cases.groups == cases.groups[0]).all()):
+            return self.learn_nothing()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(effort.seed)
+            _Training(self, cases, effort, Recipe()).run()
+        if not cases.classes:
+            self._correct_nothing(~(cases.targets != cases.targets[0]).any(0))
         self.double()  # in float32 a row alone and in a batch would differ in the seventh digit
+
+    def learn_nothing(self) -> None:
+        self._correct_nothing(torch.ones(self.network.outputs, dtype=torch.bool))
+        self.double()
+
+    @torch.no_grad()
+    def _correct_nothing(self, outputs: Tensor) -> None:
+        """Let g and T be 0 for these outputs (v,): what is drawn at the start says nothing."""
+        g, t = (cast(nn.Linear, head[-1]) for head in (self.network.alone, self.network.correction))
+        for drawn in (g.weight, g.bias, t.weight):
+            drawn[outputs.to(drawn.device)] = 0.0
 
     def config(self) -> dict[str, Any]:
         wide = self.network.norm.weight.dtype == torch.float64

@@ -324,7 +324,7 @@ def _read_objects(column: pd.Series, name: str) -> tuple[str, np.ndarray]:
     if found == "empty":
         return "empty", np.full(len(column), np.nan)
     if found in ("integer", "floating", "mixed-integer-float", "boolean", "decimal"):
-        return "numbers", np.array([np.nan if is_missing(x) else float(x) for x in column], dtype=np.float64)
+        return "numbers", np.array([np.nan if is_missing(x) else as_float(x) for x in column], dtype=np.float64)
     if found in ("datetime", "datetime64", "date"):
         return "dates", _utc(pd.to_datetime(column, utc=True))
     if found in ("timedelta", "timedelta64"):
@@ -353,6 +353,14 @@ def _as_text(value: Any) -> str | None:
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value))
     return repr(float(value)) if isinstance(value, (int, float, np.number)) else str(value)
+
+
+def as_float(value: Any) -> float:
+    """The nearest float64; a whole number beyond all of them is infinite, as a decimal is."""
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf if value > 0 else -np.inf
 
 
 def _utc(column: pd.Series) -> np.ndarray:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from .cases import Cases
 from .encoding import Rows
 from .local_linear import MOST_SLOPES, read_out, thin_windows, value_map
-from .pooling import Memory, Pooled, pool, pool_neighbours
+from .places import Places, alike, pool_places, rows_of_places
+from .pooling import Memory, Pooled, pool
 from .similarity import Similarity
 from .training import losses
 
@@ -31,6 +33,14 @@ class Predicted(NamedTuple):
     value: Tensor
     variance: Tensor | None
     empty: Tensor
+
+
+class _Listed(NamedTuple):
+    """The heaviest rows (n, top) and their weights; ``weigh``: the weights (n, c) of any rows, by position."""
+
+    positions: Tensor
+    weights: Tensor
+    weigh: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +61,15 @@ class Member:
     @torch.no_grad()
     def of(similarity: Similarity, cases: Cases, *, sharpness: float = 1.0, ridge: float | None = None) -> Member:
         """The member that remembers these rows."""
-        memory = Memory(similarity.embed(cases.rows) * sharpness, cases.weights, cases.groups)
-        return Member(similarity, memory, cases.targets, similarity.prior(cases.rows), sharpness, ridge)
+        if similarity.neighbours:  # rows embedded at different places of a batch may differ in the last digit
+            firsts, which = alike(cases.rows.numbers, cases.rows.codes)
+            some = cases.rows.take(firsts)
+            keys, prior = similarity.embed(some)[which], similarity.prior(some)
+            prior = None if prior is None else prior[which]
+        else:
+            keys, prior = similarity.embed(cases.rows), similarity.prior(cases.rows)
+        memory = Memory(keys * sharpness, cases.weights, cases.groups)
+        return Member(similarity, memory, cases.targets, prior, sharpness, ridge)
 
     @property
     def values(self) -> Tensor:
@@ -92,52 +109,62 @@ class Member:
         value, empty = (torch.cat([getattr(one, part) for one in found]) for part in ("value", "empty"))
         return Predicted(value.double(), torch.cat(variances).double() if variances else None, empty)
 
+    @cached_property
+    def places(self) -> Places:
+        """Where the remembered rows lie; equal rows share a place."""
+        return Places.of_rows(self.memory, self.targets)
+
     def best(self, rows: Rows, top: int) -> tuple[Tensor, Tensor]:
         """Positions and weights (n, top) of the heaviest remembered rows; −1 and 0 where there are fewer."""
-        positions, weights, _ = self._best(self.embed(rows)[0], top)
-        return positions.cpu(), weights.double().cpu()
+        found = self._best(self.embed(rows)[0], top)
+        return found.positions.cpu(), found.weights.double().cpu()
 
     @torch.no_grad()
-    def _best(self, queries: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of embedded rows, in the dtype of the keys, and the log-normaliser."""
+    def _best(self, queries: Tensor, top: int) -> _Listed:
+        """The same of embedded rows, in the dtype of the keys."""
         found = self._pool(queries, torch.zeros_like(self.targets[:, :1]), None, top)
         assert found.top is not None
-        positions, weights = found.top.positions, found.top.weights
-        beyond = (0, top - positions.shape[1])  # no more than the neighbours have weight
-        pad = torch.nn.functional.pad
-        return pad(positions, beyond, value=-1), pad(weights, beyond), found.log_normalizer
+        at, weights = found.top.positions, found.top.weights
+        if not self.similarity.neighbours:
+            return _Listed(at, weights, partial(self._weights_at, queries, found))
+        return _Listed(*rows_of_places(self.places, at, weights, top), partial(self._weights_by_place, found))
 
     def _pool(self, queries: Tensor, values: Tensor, own: Tensor | None, top: int = 0) -> Pooled:
-        """Values (m, w) pooled, and behind them the corrections (n, v), where votes are corrected."""
+        """Values (m, w) pooled, and behind them the corrections (n, v), where votes are corrected.
+
+        ``top``: of rows; of places, where neighbours vote.
+        """
         one = self.similarity
         if not one.neighbours:
             return pool(one.score, queries, self.memory, values, own=own, top=top)
-        return pool_neighbours(
-            one.score, queries, self.memory, values, self.moved, neighbours=one.neighbours, own=own, top=top
-        )
+        votes, listed = one.neighbours, top > 0
+        return pool_places(one.score, queries, self.places, values, self.moved, neighbours=votes, own=own, top=listed)
 
     def moved(self, queries: Tensor, keys: Tensor) -> Tensor:
         """What is added to the votes of rows (n, r, d) for queries (n, 1, d), both as the member embeds them."""
         return self.similarity.moved(queries / self.sharpness, keys / self.sharpness)
 
     @torch.no_grad()
-    def _weights_at(self, queries: Tensor, best: tuple[Tensor, Tensor, Tensor], positions: Tensor) -> Tensor:
-        """α (n, c) of remembered rows by position (n, c), 0 for −1; as ``best`` has it where it is listed there."""
-        listed, weights_listed, log_normalizer = best
-        if self.similarity.neighbours:
-            log_normalizer = torch.full_like(log_normalizer, torch.inf)  # what is not listed is no neighbour
+    def _weights_at(self, queries: Tensor, found: Pooled, positions: Tensor) -> Tensor:
+        """α (n, c) of remembered rows by position (n, c), 0 for −1; as ``found`` lists it where it does."""
+        assert found.top is not None
         keys, at = self.memory.keys, positions.clamp(min=0)
         parts = [
             self.similarity.score(queries[some][:, None].double(), keys[at[some]].double())[:, 0]
             for some in torch.arange(len(queries)).split(max(1, GATHERED // max(1, at.shape[1] * keys.shape[1])))
         ]
         scores = torch.cat(parts) if parts else queries.new_zeros(at.shape)
-        weights = (scores - log_normalizer[:, None]).exp() * self.memory.weights[at]
-        listed, order = listed.sort(1)
-        place = torch.searchsorted(listed, positions).clamp(max=listed.shape[1] - 1)
-        known = weights_listed.double().gather(1, order).gather(1, place)
-        weights = torch.where(listed.gather(1, place) == positions, known, weights)
-        return weights.masked_fill(positions < 0, 0.0)
+        weights = (scores - found.log_normalizer[:, None]).exp() * self.memory.weights[at]
+        known, there = _looked_up(found.top.positions, found.top.weights, positions)
+        return torch.where(there, known, weights).masked_fill(positions < 0, 0.0)
+
+    @torch.no_grad()
+    def _weights_by_place(self, found: Pooled, positions: Tensor) -> Tensor:
+        """The same where the places in ``found`` have all weight."""
+        assert found.top is not None
+        of = torch.where(positions < 0, -1, self.places.of[positions.clamp(min=0)])
+        weights, there = _looked_up(found.top.positions, found.top.weights, of)
+        return (weights * self.places.share(positions)).masked_fill(~there, 0.0)
 
     def leave_out(self, own: Tensor, *, spread: bool = False) -> Predicted:
         """The targets of remembered rows, by position, each of which leaves itself out."""
@@ -198,24 +225,28 @@ def heaviest(members: Sequence[Member], rows: Rows, top: int) -> tuple[Tensor, T
     if len(members) == 1:
         return members[0].best(rows, top)
     asked = [member.embed(rows)[0] for member in members]
-    length = min(m, max(4 * top, 32, *(member.similarity.neighbours for member in members)))
+    length = min(m, max(4 * top, 32))
     while True:
         lists = [member._best(queries, length) for member, queries in zip(members, asked, strict=True)]
-        union = torch.cat([positions for positions, _, _ in lists], 1).sort(1)[0]
+        union = torch.cat([one.positions for one in lists], 1).sort(1)[0]
         union[:, 1:][union[:, 1:] == union[:, :-1]] = -1
-        each = [
-            member._weights_at(queries, found, union)
-            for member, queries, found in zip(members, asked, lists, strict=True)
-        ]
-        mean = torch.stack(each).mean(0)
+        mean = torch.stack([one.weigh(union) for one in lists]).mean(0)
         order = torch.where(union < 0, m, union).argsort(dim=1, stable=True)
         union, mean = union.gather(1, order), mean.gather(1, order)
         order = mean.argsort(dim=1, descending=True, stable=True)[:, :top]
         positions, weights = union.gather(1, order), mean.gather(1, order)
-        unlisted = torch.stack([least[:, -1] for _, least, _ in lists]).mean(0)
+        unlisted = torch.stack([one.weights[:, -1] for one in lists]).mean(0)
         if length >= m or bool((weights[:, -1] >= unlisted).all()):
             return positions.masked_fill(weights <= 0, -1).cpu(), weights.cpu()
         length = min(m, 2 * length)
+
+
+def _looked_up(listed: Tensor, weights: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights (n, c), float64, of what is ``wanted`` (n, c) among what is ``listed`` (n, r), and whether it is."""
+    listed, order = listed.sort(1)
+    place = torch.searchsorted(listed, wanted).clamp(max=listed.shape[1] - 1)
+    there = (listed.gather(1, place) == wanted) & (wanted >= 0)
+    return weights.double().gather(1, order).gather(1, place), there
 
 
 def settled(member: Member, cases: Cases, *, line: bool, seed: int) -> Member:

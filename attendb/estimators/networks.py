@@ -115,7 +115,7 @@ class Network(nn.Module):
 
     def __init__(self, numbers: int, gaps: int, levels: list[int], outputs: int, dropout: float):
         super().__init__()
-        self.levels = levels
+        self.levels, self.outputs = levels, outputs
         self.register_buffer("gaps", torch.zeros(gaps, dtype=torch.int64))  # columns in which cells are missing
         self.bins = Bins(numbers)
         self.mix = nn.Linear(numbers * WIDTH_OF_A_NUMBER + gaps + sum(levels), WIDTH)

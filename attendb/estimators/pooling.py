@@ -12,7 +12,7 @@ A row of weight w stands for w equal rows. Leaving itself out, it takes one of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,13 @@ class Pooled:
     empty: Tensor
     top: Top | None = None
 
+    @staticmethod
+    def joined(parts: Sequence[Pooled]) -> Pooled:
+        """One after another."""
+        value, log, empty = (torch.cat([getattr(p, x) for p in parts]) for x in ("value", "log_normalizer", "empty"))
+        tops = [p.top for p in parts if p.top is not None]
+        return Pooled(value, log, empty, Top(*map(torch.cat, zip(*tops, strict=True))) if tops else None)
+
 
 def pool(
     score: Score, queries: Tensor, memory: Memory, values: Tensor, *, own: Tensor | None = None, top: int = 0
@@ -88,54 +95,58 @@ def pool_neighbours(
     *,
     neighbours: int,
     own: Tensor | None = None,
-    top: int = 0,
 ) -> Pooled:
     """Pool ``values`` (m, w), and behind them ``moved(queries, keys)`` (n, r, v), over the r nearest rows (n, w + v).
 
-    The nearest rows are those of the least ‖q − k‖, which ``score`` has to order as a Gaussian does.
+    The nearest rows are those of the least ‖q − k‖, which ``score`` has to order as a Gaussian does; of equally near
+    ones the first, so equal rows should come in random order (`places.py` lets them vote together).
     ``moved``: what each of the r = ``neighbours`` rows adds to its vote for the query, given queries (n, 1, d) and
     their rows (n, r, d); nothing for a row that equals the query. The weights of the r rows sum to 1.
-    ``own``, ``top`` as in `pool`. Gradients reach queries, keys, values and ``moved``.
+    ``own`` as in `pool`. Gradients reach queries, keys, values and ``moved``.
     Cost: n·m scores to find the rows, without gradients; then n·r, memory O(`GATHERED` · r · d).
     """
     own = None if own is None else own.to(queries.device)
     values = values.to(queries.dtype)
-    r = min(neighbours, len(memory.keys))
-    with torch.no_grad():
-        nothing = values.new_zeros(len(values), 0)
-        nearest = attend(queries, memory.keys, nothing, score=NEAR, weighting=TopK(r), top=r, **_left_out(memory, own))
-    assert nearest.top is not None
-    pieces = zip(queries.split(GATHERED), nearest.top.positions.split(GATHERED), strict=True)
-    found = [_pool_rows(score, some, memory, values, moved, positions, top) for some, positions in pieces]
-    parts = ((one.value, one.log_normalizer, one.empty) for one in found)
-    value, log, empty = (torch.cat(part) for part in zip(*parts, strict=True))
-    tops = [one.top for one in found if one.top is not None]
-    best = Top(*(torch.cat(part) for part in zip(*tops, strict=True))) if tops else None
-    pooled = Pooled(value, log, empty, best)
-    nothing = value.new_zeros(len(values), value.shape[1] - values.shape[1])
+    positions = nearest_rows(queries, memory.keys, min(neighbours, len(memory.keys)), _left_out(memory, own))
+    found = []
+    for some, at in zip(queries.split(GATHERED), positions.split(GATHERED), strict=True):
+        rows = at.clamp(min=0)
+        weights = memory.weights[rows] if memory.weighted else None
+        found.append(pool_gathered(score, some, memory.keys, at, embedding(rows, values), weights, moved))
+    pooled = Pooled.joined(found)
+    nothing = values.new_zeros(len(values), pooled.value.shape[1] - values.shape[1])
     return _with_own_copies(pooled, memory, torch.cat([values, nothing], 1), own)
 
 
-def _pool_rows(
+@torch.no_grad()
+def nearest_rows(queries: Tensor, keys: Tensor, r: int, left_out: dict[str, Any]) -> Tensor:
+    """Positions (n, r) of the nearest keys, −1 where there are fewer; ``left_out``: options of `attend`."""
+    nothing = keys.new_zeros(len(keys), 0)
+    nearest = attend(queries, keys, nothing, score=NEAR, weighting=TopK(r), top=r, **left_out)
+    assert nearest.top is not None
+    return nearest.top.positions
+
+
+def pool_gathered(
     score: Score,
     queries: Tensor,
-    memory: Memory,
-    values: Tensor,
-    moved: Callable[[Tensor, Tensor], Tensor],
+    keys: Tensor,
     positions: Tensor,
-    top: int,
+    values: Tensor,
+    weights: Tensor | None,
+    moved: Callable[[Tensor, Tensor], Tensor],
+    top: int = 0,
 ) -> Pooled:
-    """The same over the rows at positions (n, r), −1: none."""
-    at = positions.clamp(min=0)
-    keys, asked = embedding(at, memory.keys), queries[:, None]
+    """Pool the keys at positions (n, r), −1: none, with values (n, r, w) and weights (n, r) of each query's own."""
+    near, asked = embedding(positions.clamp(min=0), keys), queries[:, None]
     answer = attend(
         asked,
-        keys,
-        torch.cat([embedding(at, values), moved(asked, keys)], -1),
+        near,
+        torch.cat([values, moved(asked, near)], -1),
         score=score,
-        key_weights=memory.weights.to(queries.dtype)[at] if memory.weighted else None,
+        key_weights=None if weights is None else weights.to(queries.dtype),
         where=(positions >= 0)[:, None],
-        top=min(top, positions.shape[1]),
+        top=top,
     )
     best = None
     if answer.top is not None:

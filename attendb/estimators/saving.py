@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, KindError, StorageError
+from ..sources.table_writing import sync
 from .cases import Cases
 from .encoding import Encoder, Rows
 from .members import Member
@@ -44,10 +46,12 @@ def save(model: AttentionEstimator, path: str | os.PathLike[str]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, target)
+        sync(str(target.parent))
     except OSError as error:
         raise StorageError(f"the model cannot be written to {target} ({error.strerror or error})") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
 
 
 def load(kind: type[AttentionEstimator], path: str | os.PathLike[str]) -> Any:
@@ -58,18 +62,18 @@ def load(kind: type[AttentionEstimator], path: str | os.PathLike[str]) -> Any:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["attendb"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        newer = header["format"] > FORMAT
+        newer, name = header["format"] > FORMAT, str(header["class"])
     except FileNotFoundError:
         raise StorageError(f"there is no file {os.fspath(path)}") from None
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise StorageError(f"{os.fspath(path)} is no saved model, or damaged ({error}): save it again") from error
     if newer:
         raise StorageError(f"{os.fspath(path)} has a newer format: install a newer attendb")
-    if header["class"] != kind.__name__:
-        raise InputError(f"{os.fspath(path)} holds an {header['class']}: load it by {header['class']}.load")
+    if name != kind.__name__:
+        raise InputError(f"{os.fspath(path)} holds an {name}: load it by {name}.load")
     try:
         return _remade(kind, header, tensors)
-    except (KeyError, IndexError, RuntimeError, pa.ArrowException) as error:
+    except (LookupError, RuntimeError, TypeError, AttributeError, ValueError, pa.ArrowException) as error:
         raise StorageError(f"{os.fspath(path)} lacks a part ({error}): save the model again") from error
 
 

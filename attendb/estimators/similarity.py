@@ -64,6 +64,9 @@ class Similarity(nn.Module, ABC):
         """Learn from rows that leave themselves out."""
         train(self, cases, effort, Recipe())
 
+    def learn_nothing(self) -> None:
+        """In place of `learn` where the outcome is constant, or there are fewer than three different rows."""
+
     def probabilities(self, pooled: Tensor) -> Tensor:
         """Probabilities (n, classes) from what was pooled of one-hot targets; a local line may leave [0, 1]."""
         positive = pooled.clamp(min=0.0)

@@ -11,10 +11,13 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 
 from ..errors import InputError, KindError, MissingValueError
 from ..sources.rows import some
+from .encoding import as_float
 
 
 def read_table(estimator: BaseEstimator, X: Any, *, reset: bool) -> pd.DataFrame:
     """A DataFrame of the columns, with a new index; names and number of columns are remembered, or checked."""
+    if type(X).__name__ == "LazyFrame":
+        raise KindError("X is a LazyFrame, whose rows are not there yet: give X.collect()")
     if _is_frame(X):
         names = [str(name) for name in getattr(X, "column_names", X.columns)]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -44,7 +47,7 @@ def read_numbers(y: Any, rows: int) -> tuple[np.ndarray, list[str] | None]:
         if array.dtype.kind == "c":
             raise InputError("Complex data not supported: y holds complex numbers, give real ones")
         try:
-            array = np.array([[np.nan if pd.isna(x) else float(x) for x in np.atleast_1d(row)] for row in array])
+            array = np.array([[np.nan if pd.isna(x) else as_float(x) for x in np.atleast_1d(row)] for row in array])
         except (TypeError, ValueError):
             raise KindError(
                 f"y has dtype {getattr(y, 'dtype', array.dtype)}: give numbers, or use AttentionClassifier for classes"
