@@ -151,8 +151,9 @@ class _Training:
             self.judges = replace(judged, targets=judged.targets.float())
         self.voters = self.cases.take(torch.randperm(len(cases))[:VOTERS])
         network = similarity.network
-        matrices = [p for p in network.parameters() if p.ndim > 1]
-        others = [p for p in network.parameters() if p.ndim <= 1]
+        decays = {id(p): p.ndim > 1 and p is not network.straight.weight for p in network.parameters()}
+        matrices = [p for p in network.parameters() if decays[id(p)]]
+        others = [p for p in network.parameters() if not decays[id(p)]]
         groups = [{"params": matrices, "weight_decay": recipe.decay}, {"params": others, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=recipe.rates[0])
         self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(recipe.average))

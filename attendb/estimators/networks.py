@@ -1,6 +1,7 @@
 """The network of the deep similarity: numbers in bins, categories, one residual block, two heads, and a correction.
 
-x → [bins of each number · weights, categories, gaps] → linear → + block → norm → φ (distance), g (what x says alone)
+x → [bins of each number · weights, categories, gaps] → linear → + block → norm → linear + A z = φ, and g
+z: the standardised numbers, by which φ can tell near rows apart where the network smooths; g: what the row says alone
 φ(x) − φ(x_i) → linear → ReLU → linear: T, what the case x_i adds to its vote for x
 """
 
@@ -21,6 +22,7 @@ WIDTH_OF_A_NUMBER = 12
 WIDTH = 96
 DISTANCE_WIDTH = 32
 CORRECTION_WIDTH = 64
+STRAIGHTNESS = 0.5  # the spread of A at the start
 SHARPNESS = 3.0  # at the start two random rows differ by about 9 in the square of φ
 
 
@@ -80,6 +82,11 @@ class Bins(nn.Module):
             self.centre[j] = (x / scale).mean() * scale
             self.spread[j] = (x / scale).std(correction=0) * scale
 
+    def standardised(self, numbers: Tensor) -> Tensor:
+        """z (n, p), in the dtype of the weights; a missing number is 0."""
+        z = ((numbers - self.centre) / self.spread).to(self.weight.dtype)
+        return z.nan_to_num(nan=0.0).clamp(-4.0, 4.0)
+
     def forward(self, numbers: Tensor) -> Tensor:
         """(n, p · width) of numbers (n, p), in the dtype of the weights."""
         dtype, p = self.weight.dtype, len(self.count)
@@ -95,7 +102,7 @@ class Bins(nn.Module):
         at = (bin_ + BINS * torch.arange(p, device=x.device)[:, None]).T
         before, own = nn.functional.embedding(at, table).split(WIDTH_OF_A_NUMBER, 2)
         known = (~numbers.isnan()).to(dtype)[..., None]
-        z = ((numbers - self.centre) / self.spread).to(dtype).nan_to_num(nan=0.0).clamp(-4.0, 4.0)
+        z = self.standardised(numbers)
         out = known * before + filled.T[..., None] * own
         return (out + z[..., None] * self.slope + self.bias).flatten(1)
 
@@ -124,6 +131,8 @@ class Network(nn.Module):
         )
         self.norm = nn.LayerNorm(WIDTH)
         self.distance = nn.Linear(WIDTH, DISTANCE_WIDTH)
+        self.straight = nn.Linear(numbers, DISTANCE_WIDTH, bias=False)  # A
+        nn.init.normal_(self.straight.weight, std=STRAIGHTNESS)
         self.alone = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Dropout(dropout), nn.Linear(WIDTH, outputs))
         self.correction = nn.Sequential(
             nn.Linear(DISTANCE_WIDTH, CORRECTION_WIDTH),
@@ -146,7 +155,8 @@ class Network(nn.Module):
         x = self.mix(torch.cat(parts, 1))
         x = self.norm(x + self.block(x))
         scale = self.log_sharpness.exp() / math.sqrt(DISTANCE_WIDTH)
-        return self.distance(x) * scale, self.alone(x)
+        phi = self.distance(x) + self.straight(self.bins.standardised(numbers))
+        return phi * scale, self.alone(x)
 
     def moved(self, difference: Tensor) -> Tensor:
         """T (..., outputs) of φ(x) − φ(x_i) (..., d): 0 where the rows are equal."""
