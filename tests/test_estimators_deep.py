@@ -41,7 +41,7 @@ def table(m: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
 def fitted() -> AttentionRegressor:
     X, y = table(M, 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deep, "Recipe", partial(deep.Recipe, checks=30))
+        patch.setattr(deep, "Recipe", partial(deep.Recipe, checks=24))
         return AttentionRegressor("deep", random_state=0).fit(X, y)
 
 
@@ -99,14 +99,16 @@ def test_appended_rows_vote_at_once(quick):
     assert model.predict(new)[0] > before[0] + 10
 
 
-def test_intervals_hold_on_a_table_too_small_to_spare_a_tenth():
+def test_intervals_hold_on_a_table_too_small_to_spare_a_tenth(monkeypatch):
+    monkeypatch.setattr(deep, "Recipe", partial(deep.Recipe, checks=30))
     X, y = table(250, 6)
     low, high = AttentionRegressor("deep", random_state=0).fit(X, y).predict_interval(table(2000, 7)[0], level=0.9).T
     outcomes = table(2000, 7)[1]
     assert 0.8 < ((low <= outcomes) & (outcomes <= high)).mean() < 0.98
 
 
-def test_classes_get_probabilities():
+def test_classes_get_probabilities(monkeypatch):
+    monkeypatch.setattr(deep, "Recipe", partial(deep.Recipe, checks=15))
     X, y = table(800, 8)
     names = np.where(y > 1, "high", np.where(y < -1, "low", "middle"))
     model = AttentionClassifier("deep", random_state=0).fit(X, names)
