@@ -44,6 +44,7 @@ OPTIONS = (
         {"type": whole_numbers, "default": [*range(5)], "metavar": "LIST", "help": "such as 0,1,2 (default: 0 to 4)"},
     ),
     ("--resume", {"type": Path, "metavar": "FILE", "help": "JSON lines: finished runs are read from it and added"}),
+    ("--finished", {"action": "store_true", "help": "measure nothing: the tables of the runs that --resume has"}),
     ("--run", {"nargs": 3, "metavar": ("MODEL", "SET", "SEED"), "help": "one run alone, printed as JSON"}),
 )
 Run = Mapping[str, Any]
@@ -154,6 +155,8 @@ def measure(options: Any) -> tuple[list[Run], int]:
     """Every run that was asked for, from the file or made now; and how many failed."""
     there, runs, failed = finished(options.resume, options.threads), [], 0
     for key in keys_of(options):
+        if key not in there and options.finished:
+            continue
         if key not in there:
             compare.stop_when_busy(options)
             found = in_fresh_process(key, options)

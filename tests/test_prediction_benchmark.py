@@ -123,7 +123,11 @@ def test_only_runs_that_are_not_there_are_made(bench, tmp_path, data, monkeypatc
     monkeypatch.setattr(bench, "in_fresh_process", pretend)
     path = tmp_path / "runs.jsonl"
     bench.keep(path, run(bench, 0))
-    options = Namespace(resume=path, threads=1, seeds=[0, 1, 2], models="kNN", only="adult", busy_is_fine=True)
+    options = Namespace(
+        resume=path, threads=1, seeds=[0, 1, 2], models="kNN", only="adult", busy_is_fine=True, finished=True
+    )
+    assert [found["seed"] for found in bench.measure(options)[0]] == [0] and not made
+    options.finished = False
     runs, failed = bench.measure(options)
     assert made == [("kNN", "adult", 1), ("kNN", "adult", 2)]
     assert (len(runs), failed) == (2, 1)
