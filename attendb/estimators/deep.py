@@ -12,8 +12,12 @@ row that is encoded is a query and a key, and gradients reach it as both. Keys k
 without gradients to them learning took several times as long. Then rows are predicted from candidates drawn from the
 whole table, whose neighbours are about as near as those that predictions will be made from.
 
+Errors of numbers count by their square up to 3σ and beyond that only by their size (`robust`): a few cases that nothing
+explains would otherwise lead both the learning and the rows that say when to stop.
+
 Source: Gorishniy et al. 2023 (TabR: values that see the label and the difference of query and key); Ye et al. 2024
-(ModernNCA: softmax of learned distances over sampled candidates); Goldberger et al. 2005 (neighbourhood components).
+(ModernNCA: softmax of learned distances over sampled candidates); Goldberger et al. 2005 (neighbourhood components);
+Huber 1964 (the loss).
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ CANDIDATES = 6144
 LOGITS = 4.0  # one-hot votes become logits: all votes for a class make it exp(4) times as likely as one without votes
 VOTERS = 1 << 15  # rows that the judged ones are predicted from
 JUDGED = 2048
+TRUSTED = 3.0  # σ: up to here an error counts by its square
 SCALES = (1.0, 1.2, 1.4, 1.7, 2.0, 2.5)  # a whole table is denser than a mini-batch, and bears narrower windows
 
 
@@ -51,14 +56,14 @@ class Recipe:
 
     ``alone``: weight of the loss of the votes without g and T, which keeps the distances meaningful. ``patience``: in
     each part of learning so many checks without an improvement end it, and the next part starts from the best state, at
-    its ``rate``.
+    its ``rate``. ``dropout``: of the block, and of g and T: votes of smooth tables need a T that is exact.
     """
 
     rates: tuple[float, float] = (3e-3, 1e-3)
     patience: tuple[int, int] = (8, 6)
     decay: float = 1.0
     average: float = 0.99
-    dropout: float = 0.1
+    dropout: tuple[float, float] = (0.3, 0.1)
     alone: float = 0.3
     checks: int = 400  # at most
     unjudged: int = 25  # checks of a table so small that no rows can be spared to judge
@@ -247,15 +252,13 @@ class _Training:
         """The mean loss of what was asked, and ``alone`` times that of the votes without g and T."""
         votes, expected, correction = found.value.split(g.shape[1], 1)
         weights = asked.weights.to(votes.dtype).masked_fill(found.empty, 0.0)
-        each = self._losses(votes + g - expected + correction, asked.targets)
-        if alone:
-            each = each + alone * losses(votes, asked.targets, classes=asked.classes)
+        pooled, targets = votes + g - expected + correction, asked.targets
+        if asked.classes:
+            each = -(targets * (LOGITS * pooled).log_softmax(1)).sum(1)
+            each = each + alone * losses(votes, targets, classes=True)
+        else:
+            each = robust(pooled - targets, weights) + alone * robust(votes - targets, weights)
         return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
-
-    def _losses(self, pooled: Tensor, targets: Tensor) -> Tensor:
-        if self.similarity.classes:
-            return -(targets * (LOGITS * pooled).log_softmax(1)).sum(1)
-        return (pooled - targets).square().mean(1)
 
     def _go_on_from(self, state: dict[str, Tensor]) -> None:
         self.similarity.network.load_state_dict(state)
@@ -263,6 +266,17 @@ class _Training:
         self.part += 1
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rates[self.part]
+
+
+def robust(errors: Tensor, weights: Tensor) -> Tensor:
+    """(n,): Huber's loss of errors (n, v), averaged over the outputs: e² up to δ, and 2δ|e| − δ² beyond.
+
+    δ = 3σ, with σ = √(π/2) · the weighted mean of |e|, that of normal errors; gradients pass δ by.
+    """
+    size = errors.abs()
+    share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+    most = TRUSTED * math.sqrt(math.pi / 2) * (share[:, None] * size.detach()).sum(0)
+    return torch.where(size <= most, size.square(), 2 * most * size - most.square()).mean(1)
 
 
 def _in_pieces(network: Network, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ z: the standardised numbers, by which φ can tell near rows apart where the netw
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -116,28 +117,32 @@ def _quantiles(values: Tensor, weights: Tensor, count: int) -> Tensor:
 
 
 class Network(nn.Module):
-    """From encoded rows to φ (n, d) and g (n, outputs). ``levels``: how many each categorical column has."""
+    """From encoded rows to φ (n, d) and g (n, outputs).
+
+    ``levels``: how many each categorical column has; ``dropout``: of the block, and of g and T.
+    """
 
     gaps: Tensor
 
-    def __init__(self, numbers: int, gaps: int, levels: list[int], outputs: int, dropout: float):
+    def __init__(self, numbers: int, gaps: int, levels: list[int], outputs: int, dropout: Sequence[float]):
         super().__init__()
         self.levels, self.outputs = levels, outputs
+        of_block, of_heads = dropout
         self.register_buffer("gaps", torch.zeros(gaps, dtype=torch.int64))  # columns in which cells are missing
         self.bins = Bins(numbers)
         self.mix = nn.Linear(numbers * WIDTH_OF_A_NUMBER + gaps + sum(levels), WIDTH)
         self.block = nn.Sequential(
-            nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * WIDTH, WIDTH)
+            nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Dropout(of_block), nn.Linear(2 * WIDTH, WIDTH)
         )
         self.norm = nn.LayerNorm(WIDTH)
         self.distance = nn.Linear(WIDTH, DISTANCE_WIDTH)
         self.straight = nn.Linear(numbers, DISTANCE_WIDTH, bias=False)  # A
         nn.init.normal_(self.straight.weight, std=STRAIGHTNESS)
-        self.alone = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Dropout(dropout), nn.Linear(WIDTH, outputs))
+        self.alone = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Dropout(of_heads), nn.Linear(WIDTH, outputs))
         self.correction = nn.Sequential(
             nn.Linear(DISTANCE_WIDTH, CORRECTION_WIDTH),
             nn.ReLU(),
-            nn.Dropout(dropout),
+            nn.Dropout(of_heads),
             nn.Linear(CORRECTION_WIDTH, outputs, bias=False),
         )
         nn.init.zeros_(cast(nn.Linear, self.correction[-1]).weight)
