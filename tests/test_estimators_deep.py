@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from attendb.estimators import AttentionClassifier, AttentionRegressor, deep
 from attendb.estimators.cases import Cases
-from attendb.estimators.deep import BATCH, NEIGHBOURS, Deep
+from attendb.estimators.deep import BATCH, NEIGHBOURS, Deep, robust
 from attendb.estimators.encoding import Rows
 from attendb.estimators.explaining import explanations
 from attendb.estimators.networks import BINS, Bins
@@ -352,6 +353,34 @@ def test_sharpening_leaves_the_correction_as_it_is():
     assert network.log_sharpness.exp().item() == pytest.approx(2 * sharpness)
     assert torch.allclose(network.moved(2 * difference), before, atol=1e-12)
     assert (network.moved(torch.zeros(1, 1, 32).double()) == 0).all()
+
+
+def test_large_errors_count_by_their_size():
+    errors = torch.tensor([[1.0, 2.0]] * 99 + [[-50.0, 2.0]], dtype=torch.float64, requires_grad=True)
+    weights = torch.ones(100, dtype=torch.float64)
+    found = robust(errors, weights)
+    most = 3 * math.sqrt(math.pi / 2) * (99 + 50) / 100
+    assert found[:-1].tolist() == pytest.approx([(1 + 4) / 2] * 99)
+    assert found[-1].item() == pytest.approx((2 * most * 50 - most**2 + 4) / 2)
+    (slopes,) = torch.autograd.grad(found.sum(), errors)
+    assert slopes[0].tolist() == [1.0, 2.0] and slopes[-1].tolist() == pytest.approx([-most, 2.0])
+
+
+def test_a_weighted_error_is_the_error_so_many_times():
+    errors, weights = torch.tensor([[0.5], [-1.0], [9.0]]), torch.tensor([5.0, 7.0, 0.0])
+    twice = torch.cat([errors[:1]] * 5 + [errors[1:2]] * 7 + [errors[2:]])
+    alone = robust(twice, torch.tensor([1.0] * 12 + [0.0]))
+    assert torch.allclose(robust(errors, weights), alone[[0, 5, 12]])
+    assert (robust(torch.zeros(3, 1), torch.zeros(3)) == 0).all()
+
+
+def test_one_wild_outcome_is_not_what_is_learned(monkeypatch):
+    monkeypatch.setattr(deep, "Recipe", partial(deep.Recipe, checks=15))
+    X, y = table(M, 0)
+    y = np.where(np.arange(M) == 5, 300.0, y)
+    new, outcomes = table(1000, 1)
+    predicted = AttentionRegressor("deep", random_state=0).fit(X, y).predict(new)
+    assert np.median(np.abs(predicted - outcomes)) < 0.7  # .9 by squared errors
 
 
 def test_a_bin_is_filled_as_far_as_the_number_reaches():
