@@ -167,6 +167,14 @@ def test_text_is_classified_with_a_probability_and_cells_may_be_missing(people):
     assert found["answers"][1]["query"] == {"age": None, "town": "Kiel"}
 
 
+def test_a_category_that_no_past_row_has_is_told(people):
+    Path("ask.csv").write_text("age,town\n60,Ulm\n20,Genf\n30,\n40,ulm\n50,Genf\n")
+    result = invoke("people.csv", "--value", "income", "--at", "ask.csv")
+    assert result.exit_code == 0, result.stderr
+    assert "town holds Genf, ulm in 3 rows of ask.csv, and in none of people.csv: the other columns" in result.stderr
+    assert "holds" not in invoke("people.csv", "--value", "income", "--at", "town=Ulm").stderr
+
+
 def test_true_and_false_are_classes(people):
     people.assign(rich=people.income == "high").drop(columns="income").to_csv("rich.csv", index=False)
     found = ask("rich.csv", "--value", "rich", "--at", "age=60", "town=Ulm")["answers"][0]["answer"]

@@ -77,6 +77,7 @@ def predict(
     task = _read(asked, words, reading, value, key or [], ids or [], where)
     _check_interval(interval, task)
     model = _learned(task, similarity, seed, max_seconds)
+    _tell_unseen(model, task, asked)
     answers = _answer(model, task, interval)
     if explain:
         _explain(model, task, answers, asked, explain)
@@ -281,6 +282,17 @@ def _learned(task: Task, similarity: str, seed: int, max_seconds: float) -> Any:
     kind = AttentionClassifier if task.classes else AttentionRegressor
     model = kind(similarity, random_state=seed, max_seconds=max_seconds, verbose=True)
     return model.fit(_frame(task.past, task.keys), _targets(task.past[task.target], task.classes))
+
+
+def _tell_unseen(model: Any, task: Task, asked: Asked) -> None:
+    """Categories that no past row has, perhaps misspelt: a model answers by the other columns."""
+    for name in model.encoder_.levels:
+        column = task.new[name].dropna()
+        unseen = column[~column.isin(task.past[name].unique().to_pylist())]
+        if len(unseen):
+            words, rows = listed([str(word) for word in unseen.unique()]), len(unseen)
+            of = f"{rows} row{'s' * (rows != 1)} of {task.queries.name}"
+            note(f"{name} holds {words} in {of}, and in none of {asked.name}: the other columns decide there")
 
 
 def _answer(model: Any, task: Task, interval: float | None) -> Answers:
