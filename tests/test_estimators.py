@@ -467,6 +467,7 @@ def test_infinite_numbers_are_refused_with_their_count_and_column():
         ({"n_models": 0}, "n_models must be a whole number ≥ 1, got 0"),
         ({"max_seconds": -1}, "max_seconds must be between 0 and inf, got -1"),
         ({"max_seconds": "10"}, "max_seconds must be a number, got '10'"),
+        ({"dropout": 1}, "dropout must be between 0 and 0.9, got 1"),
         ({"validation_fraction": 0.9}, "validation_fraction must be between 0 and 0.5, got 0.9"),
         ({"device": "abacus"}, "device is 'abacus', which torch does not know"),
     ],

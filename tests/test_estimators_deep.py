@@ -421,6 +421,18 @@ def test_large_numbers_do_not_overflow():
     assert torch.isfinite(bins(x)).all()
 
 
+def test_dropout_is_that_of_learning_alone(quick):
+    X, y = table(200, 3)
+    none, half = (AttentionRegressor("deep", random_state=0, dropout=share).fit(X, y) for share in (0.0, 0.5))
+    assert (none.predict(X) != half.predict(X)).any()
+    assert (half.predict(X) == half.predict(X)).all()
+    rows, network = half._encoded(X), half._members[0].similarity.network.train()
+    assert not torch.equal(network(rows)[0], network(rows)[0])
+    network.drop(0.0, 0.1)
+    (phi, g), (phi_again, g_again) = network(rows), network(rows)
+    assert torch.equal(phi, phi_again) and not torch.equal(g, g_again)
+
+
 def test_the_network_sees_gaps_and_unseen_codes():
     numbers = torch.tensor([[0.0], [1.0], [torch.nan], [3.0]], dtype=torch.float64)
     codes = torch.tensor([[0], [1], [1], [0]])

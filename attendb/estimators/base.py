@@ -46,6 +46,7 @@ class AttentionEstimator(BaseEstimator):
         missing: str = "encode",
         max_seconds: float = 300.0,
         n_models: int = 1,
+        dropout: float = 0.3,
         validation_fraction: float = 0.1,
         verbose: bool = False,
         random_state: Any = None,
@@ -56,6 +57,7 @@ class AttentionEstimator(BaseEstimator):
         self.missing = missing
         self.max_seconds = max_seconds
         self.n_models = n_models
+        self.dropout = dropout
         self.validation_fraction = validation_fraction
         self.verbose = verbose
         self.random_state = random_state
@@ -241,7 +243,8 @@ class AttentionEstimator(BaseEstimator):
         if worth:
             with shown(f"{type(self).__name__} learns", visible=self.verbose) as advance:
                 judging = None if judges is None else judges.to(device)
-                similarity.learn(learning.to(device), Effort(self.max_seconds / self.n_models, seed, judging, advance))
+                seconds = self.max_seconds / self.n_models
+                similarity.learn(learning.to(device), Effort(seconds, seed, judging, self.dropout, advance))
         else:
             similarity.learn_nothing()
         similarity.requires_grad_(False).eval()
@@ -264,7 +267,11 @@ class AttentionEstimator(BaseEstimator):
             raise InputError(f"missing is {self.missing!r}: choose 'encode' or 'raise'")
         if isinstance(self.n_models, bool) or not isinstance(self.n_models, int) or self.n_models < 1:
             raise InputError(f"n_models must be a whole number ≥ 1, got {self.n_models!r}")
-        for name, least, most in (("max_seconds", 0.0, np.inf), ("validation_fraction", 0.0, 0.5)):
+        for name, least, most in (
+            ("max_seconds", 0.0, np.inf),
+            ("dropout", 0.0, 0.9),
+            ("validation_fraction", 0.0, 0.5),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise KindError(f"{name} must be a number, got {value!r}")

@@ -56,14 +56,14 @@ class Recipe:
 
     ``alone``: weight of the loss of the votes without g and T, which keeps the distances meaningful. ``patience``: in
     each part of learning so many checks without an improvement end it, and the next part starts from the best state, at
-    its ``rate``. ``dropout``: of the block, and of g and T: votes of smooth tables need a T that is exact.
+    its ``rate``. ``dropout``: of g and T, less than that of the block: votes of smooth tables need a T that is exact.
     """
 
     rates: tuple[float, float] = (3e-3, 1e-3)
     patience: tuple[int, int] = (8, 6)
     decay: float = 1.0
     average: float = 0.99
-    dropout: tuple[float, float] = (0.3, 0.1)
+    dropout: float = 0.1
     alone: float = 0.3
     checks: int = 400  # at most
     unjudged: int = 25  # checks of a table so small that no rows can be spared to judge
@@ -91,7 +91,6 @@ class Deep(Similarity):
             "gaps": len(gaps),
             "levels": levels,
             "outputs": cases.targets.shape[1],
-            "dropout": Recipe().dropout,
         }
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -156,6 +155,7 @@ class _Training:
             self.judges = replace(judged, targets=judged.targets.float())
         self.voters = self.cases.take(torch.randperm(len(cases))[:VOTERS])
         network = similarity.network
+        network.drop(effort.dropout, min(effort.dropout, recipe.dropout))
         decays = {id(p): p.ndim > 1 and p is not network.straight.weight for p in network.parameters()}
         matrices = [p for p in network.parameters() if decays[id(p)]]
         others = [p for p in network.parameters() if not decays[id(p)]]

@@ -8,7 +8,6 @@ z: the standardised numbers, by which φ can tell near rows apart where the netw
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -117,32 +116,26 @@ def _quantiles(values: Tensor, weights: Tensor, count: int) -> Tensor:
 
 
 class Network(nn.Module):
-    """From encoded rows to φ (n, d) and g (n, outputs).
-
-    ``levels``: how many each categorical column has; ``dropout``: of the block, and of g and T.
-    """
+    """From encoded rows to φ (n, d) and g (n, outputs). ``levels``: how many each categorical column has."""
 
     gaps: Tensor
 
-    def __init__(self, numbers: int, gaps: int, levels: list[int], outputs: int, dropout: Sequence[float]):
+    def __init__(self, numbers: int, gaps: int, levels: list[int], outputs: int):
         super().__init__()
         self.levels, self.outputs = levels, outputs
-        of_block, of_heads = dropout
         self.register_buffer("gaps", torch.zeros(gaps, dtype=torch.int64))  # columns in which cells are missing
         self.bins = Bins(numbers)
         self.mix = nn.Linear(numbers * WIDTH_OF_A_NUMBER + gaps + sum(levels), WIDTH)
-        self.block = nn.Sequential(
-            nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Dropout(of_block), nn.Linear(2 * WIDTH, WIDTH)
-        )
+        self.block = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Dropout(0.0), nn.Linear(2 * WIDTH, WIDTH))
         self.norm = nn.LayerNorm(WIDTH)
         self.distance = nn.Linear(WIDTH, DISTANCE_WIDTH)
         self.straight = nn.Linear(numbers, DISTANCE_WIDTH, bias=False)  # A
         nn.init.normal_(self.straight.weight, std=STRAIGHTNESS)
-        self.alone = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Dropout(of_heads), nn.Linear(WIDTH, outputs))
+        self.alone = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Dropout(0.0), nn.Linear(WIDTH, outputs))
         self.correction = nn.Sequential(
             nn.Linear(DISTANCE_WIDTH, CORRECTION_WIDTH),
             nn.ReLU(),
-            nn.Dropout(of_heads),
+            nn.Dropout(0.0),
             nn.Linear(CORRECTION_WIDTH, outputs, bias=False),
         )
         nn.init.zeros_(cast(nn.Linear, self.correction[-1]).weight)
@@ -166,6 +159,13 @@ class Network(nn.Module):
     def moved(self, difference: Tensor) -> Tensor:
         """T (..., outputs) of φ(x) − φ(x_i) (..., d): 0 where the rows are equal."""
         return self.correction(difference) - self.correction(torch.zeros_like(difference[..., :1, :]))
+
+    def drop(self, of_block: float, of_heads: float) -> None:
+        """Set which shares of the features of the block, and of g and T, each step of learning leaves out."""
+        for parts, share in ((self.block, of_block), (self.alone, of_heads), (self.correction, of_heads)):
+            for part in parts:
+                if isinstance(part, nn.Dropout):
+                    part.p = share
 
     @torch.no_grad()
     def sharpen(self, factor: float) -> None:

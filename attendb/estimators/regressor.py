@@ -35,6 +35,8 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
     ``missing``: "encode" makes a missing cell a value of its own, "raise" refuses it.
     ``max_seconds``: of learning; the same seed gives the same model only where the time suffices.
     ``n_models``: so many similarities are learned from seeds of their own, and their predictions averaged.
+    ``dropout``: of the features of the network of "deep", in learning: more for noisy outcomes, less for outcomes
+    that follow the columns closely.
     ``validation_fraction``: of the rows, held out of learning for early stopping (they vote all the same), in tables
     where that is at least 100 rows; for "deep" up to a quarter of smaller ones. ``verbose``: a progress bar, where
     stderr is a terminal. ``random_state``: a seed.

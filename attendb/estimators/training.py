@@ -34,11 +34,15 @@ SMOOTHING = 1e-3  # share of an even guess in the probabilities of the loss: a w
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """How long to learn, and by which rows to judge: ``judges`` do not learn; None: those that learn judge."""
+    """How long to learn, and by which rows to judge: ``judges`` do not learn; None: those that learn judge.
+
+    ``dropout``: of the features of a network, in learning.
+    """
 
     max_seconds: float = 300.0
     seed: int = 0
     judges: Cases | None = None
+    dropout: float = 0.3
     shown: Callable[[int, int, float], None] = lambda done, total, loss: None  # progress
     started: float = field(default_factory=time.monotonic)
 
