@@ -264,8 +264,8 @@ def _protocol(runs: Sequence[Run], models: Sequence[Model]) -> str:
     counted = sorted({run["seed"] for run in runs if run["set"] != SPEED})
     lines = [
         f"Means over seeds {', '.join(map(str, counted))} ± standard deviation; where fewer have run, how many stands "
-        "in brackets. A tick or a cross says whether deep meets the target of one model, and ensemble and best that of five. "
-        f"Measured at commit {', '.join(commits)}.",
+        "in brackets. A tick or a cross says whether deep meets the target of one model, and ensemble and best that of "
+        f"five. Measured at commit {', '.join(commits)}.",
         *(f"- {model.name}: {model.protocol}." for model in models),
     ]
     return "\n".join(lines) if counted else ""
