@@ -12,8 +12,9 @@ row that is encoded is a query and a key, and gradients reach it as both. Keys k
 without gradients to them learning took several times as long. Then rows are predicted from candidates drawn from the
 whole table, whose neighbours are about as near as those that predictions will be made from.
 
-Errors of numbers count by their square up to 3σ and beyond that only by their size (`robust`): a few cases that nothing
-explains would otherwise lead both the learning and the rows that say when to stop.
+Numbers are learned by squared errors, so that means are predicted. In the loss that says when to stop, errors count by
+their square up to 3σ and beyond that by their size (`robust`): a few cases that nothing explains would otherwise decide.
+Learning by that loss predicted 29 where the mean was 50 (outcomes of 1000 in one of 20 cases, else 0).
 
 Source: Gorishniy et al. 2023 (TabR: values that see the label and the difference of query and key); Ye et al. 2024
 (ModernNCA: softmax of learned distances over sampled candidates); Goldberger et al. 2005 (neighbourhood components);
@@ -212,7 +213,7 @@ class _Training:
         network, own = self.similarity.network, torch.arange(asked)
         keys, prior = network(voters.rows)
         found = self._found(network, LEARNED_FROM, keys[:asked], (keys, prior), voters, own)
-        loss = self._loss(found, prior[:asked], voters.take(own), self.recipe.alone)
+        loss = self._loss(found, prior[:asked], voters.take(own))
         self.optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -229,7 +230,7 @@ class _Training:
         keys, prior = _in_pieces(network, self.voters.rows)
         queries, own_prior = _in_pieces(network, self.judges.rows)
         found = self._found(network, NEIGHBOURS, queries, (keys, prior), self.voters, None)
-        loss = float(self._loss(found, own_prior, self.judges, 0.0))
+        loss = float(self._loss(found, own_prior, self.judges, judging=True))
         network.sharpen(1 / scale)
         network.train(was)
         return loss if math.isfinite(loss) else math.inf
@@ -248,16 +249,17 @@ class _Training:
         moved = lambda q, k: network.moved(q - k)  # noqa: E731
         return pool_neighbours(self.similarity.score, queries, memory, values, moved, neighbours=neighbours, own=own)
 
-    def _loss(self, found: Pooled, g: Tensor, asked: Cases, alone: float) -> Tensor:
-        """The mean loss of what was asked, and ``alone`` times that of the votes without g and T."""
+    def _loss(self, found: Pooled, g: Tensor, asked: Cases, *, judging: bool = False) -> Tensor:
+        """The mean loss of what was asked; in learning also that of the votes without g and T, times ``alone``."""
         votes, expected, correction = found.value.split(g.shape[1], 1)
         weights = asked.weights.to(votes.dtype).masked_fill(found.empty, 0.0)
         pooled, targets = votes + g - expected + correction, asked.targets
         if asked.classes:
             each = -(targets * (LOGITS * pooled).log_softmax(1)).sum(1)
-            each = each + alone * losses(votes, targets, classes=True)
         else:
-            each = robust(pooled - targets, weights) + alone * robust(votes - targets, weights)
+            each = robust(pooled - targets, weights) if judging else losses(pooled, targets, classes=False)
+        if not judging:
+            each = each + self.recipe.alone * losses(votes, targets, classes=asked.classes)
         return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
     def _go_on_from(self, state: dict[str, Tensor]) -> None:
@@ -271,11 +273,11 @@ class _Training:
 def robust(errors: Tensor, weights: Tensor) -> Tensor:
     """(n,): Huber's loss of errors (n, v), averaged over the outputs: e² up to δ, and 2δ|e| − δ² beyond.
 
-    δ = 3σ, with σ = √(π/2) · the weighted mean of |e|, that of normal errors; gradients pass δ by.
+    δ = 3σ, with σ = √(π/2) · the weighted mean of |e|, that of normal errors.
     """
     size = errors.abs()
     share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
-    most = TRUSTED * math.sqrt(math.pi / 2) * (share[:, None] * size.detach()).sum(0)
+    most = TRUSTED * math.sqrt(math.pi / 2) * (share[:, None] * size).sum(0)
     return torch.where(size <= most, size.square(), 2 * most * size - most.square()).mean(1)
 
 
