@@ -356,14 +356,12 @@ def test_sharpening_leaves_the_correction_as_it_is():
 
 
 def test_large_errors_count_by_their_size():
-    errors = torch.tensor([[1.0, 2.0]] * 99 + [[-50.0, 2.0]], dtype=torch.float64, requires_grad=True)
+    errors = torch.tensor([[1.0, 2.0]] * 99 + [[-50.0, 2.0]], dtype=torch.float64)
     weights = torch.ones(100, dtype=torch.float64)
     found = robust(errors, weights)
     most = 3 * math.sqrt(math.pi / 2) * (99 + 50) / 100
     assert found[:-1].tolist() == pytest.approx([(1 + 4) / 2] * 99)
     assert found[-1].item() == pytest.approx((2 * most * 50 - most**2 + 4) / 2)
-    (slopes,) = torch.autograd.grad(found.sum(), errors)
-    assert slopes[0].tolist() == [1.0, 2.0] and slopes[-1].tolist() == pytest.approx([-most, 2.0])
 
 
 def test_a_weighted_error_is_the_error_so_many_times():
@@ -374,13 +372,25 @@ def test_a_weighted_error_is_the_error_so_many_times():
     assert (robust(torch.zeros(3, 1), torch.zeros(3)) == 0).all()
 
 
-def test_one_wild_outcome_is_not_what_is_learned(monkeypatch):
+def test_means_are_predicted_though_most_outcomes_are_zero(monkeypatch):
     monkeypatch.setattr(deep, "Recipe", partial(deep.Recipe, checks=15))
-    X, y = table(M, 0)
-    y = np.where(np.arange(M) == 5, 300.0, y)
-    new, outcomes = table(1000, 1)
+    random = np.random.default_rng(0)
+    X, new = random.normal(size=(2, 2000, 2))
+    y = 1000.0 * (random.random(2000) < np.where(X[:, 0] > 0, 0.08, 0.02))
     predicted = AttentionRegressor("deep", random_state=0).fit(X, y).predict(new)
-    assert np.median(np.abs(predicted - outcomes)) < 0.7  # .9 by squared errors
+    assert predicted[new[:, 0] > 0].mean() == pytest.approx(80, abs=20)
+    assert predicted[new[:, 0] < 0].mean() == pytest.approx(20, abs=10)
+
+
+def test_one_wild_outcome_does_not_say_when_to_stop(monkeypatch):
+    monkeypatch.setattr(deep, "Recipe", partial(deep.Recipe, checks=24))
+    random = np.random.default_rng(0)
+    X, new = random.uniform(-2, 2, (2, 600, 2))
+    y, outcomes = (np.sin(2 * x.sum(1)) for x in (X, new))
+    model = AttentionRegressor("deep", random_state=0)
+    wild = np.where(np.arange(200) == 5, 1000.0, outcomes[:200])
+    model.fit(X, y, eval_set=(new[:200], wild))
+    assert np.sqrt(np.mean((model.predict(new[200:]) - outcomes[200:]) ** 2)) < 0.1  # .14 where squares say it
 
 
 def test_a_bin_is_filled_as_far_as_the_number_reaches():
