@@ -13,8 +13,8 @@ without gradients to them learning took several times as long. Then rows are pre
 whole table, whose neighbours are about as near as those that predictions will be made from.
 
 Numbers are learned by squared errors, so that means are predicted. In the loss that says when to stop, errors count by
-their square up to 3σ and by their size beyond that (`robust`): a few cases that nothing explains would decide otherwise.
-To learn by that loss too is no choice: it predicted 29 where the mean was 50 (1000 in one of 20 cases, else 0).
+their square up to 3σ and by their size beyond that (`robust`): else a few cases that nothing explains would decide. To
+learn by that loss too is no choice: it predicted 29 where the mean was 50 (1000 in one of 20 cases, else 0).
 
 Source: Gorishniy et al. 2023 (TabR: values that see the label and the difference of query and key); Ye et al. 2024
 (ModernNCA: softmax of learned distances over sampled candidates); Goldberger et al. 2005 (neighbourhood components);
