@@ -290,7 +290,7 @@ def _tell_unseen(model: Any, task: Task, asked: Asked) -> None:
         column = task.new[name].dropna()
         unseen = column[~column.isin(task.past[name].unique().to_pylist())]
         if len(unseen):
-            words, rows = listed([str(word) for word in unseen.unique()]), len(unseen)
+            words, rows = listed([*dict.fromkeys(map(str, unseen))]), len(unseen)
             of = f"{rows} row{'s' * (rows != 1)} of {task.queries.name}"
             note(f"{name} holds {words} in {of}, and in none of {asked.name}: the other columns decide there")
 
