@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from prediction_data import Parts
+from prediction_data import SETS, Parts
 
 
 class Fitted(NamedTuple):
@@ -118,7 +118,8 @@ def _ours(name: str, similarity: str, *, tuned: bool = False, **options: Any) ->
     said = "".join(f", {key}={value:g}" for key, value in options.items())
     protocol = f'similarity="{similarity}"{said}; val rows as eval_set'
     if tuned:
-        protocol += "; with another dropout where it served the val rows better (california .5, uci_pol .1)"
+        others = ", ".join(f"{one.name} {one.dropout:g}" for one in SETS if one.dropout is not None)
+        protocol += f"; with another dropout where it served the val rows better ({others})"
     fit = partial(attention, similarity=similarity, **options)
     return Model(name, fit, protocol, ("attendb.estimators",), ours=True, tuned=tuned)
 

@@ -57,7 +57,7 @@ class Recipe:
 
     ``alone``: weight of the loss of the votes without g and T, which keeps the distances meaningful. ``patience``: in
     each part of learning so many checks without an improvement end it, and the next part starts from the best state, at
-    its ``rate``. ``dropout``: of g and T, less than that of the block: votes of smooth tables need a T that is exact.
+    its ``rate``. ``dropout``: of g and T, at most; that of the block is the estimator's.
     """
 
     rates: tuple[float, float] = (3e-3, 1e-3)
