@@ -59,7 +59,7 @@ def run_one(model: Model, one: Set, seed: int, options: Any) -> dict[str, Any]:
     parts = one.read(options.data, seed)
     load(model)
     start = time.perf_counter()
-    settings = {"dropout": one.dropout} if model.tuned else {}
+    settings = one.best if model.tuned else {}
     fitted = model.fit(parts, seed, options.threads, **settings)
     fit = time.perf_counter() - start
     start = time.perf_counter()
@@ -111,13 +111,7 @@ def in_fresh_process(key: Key, options: Any) -> dict[str, Any] | None:
 def keys_of(options: Any) -> list[Key]:
     """The runs that were asked for: seed by seed, so that a stop in between leaves every set with a number."""
     models, sets = chosen(options)
-    keys = [
-        (model.name, one.name, seed)
-        for seed in options.seeds
-        for one in sets
-        for model in models
-        if not model.tuned or one.dropout is not None
-    ]
+    keys = [(model.name, one.name, seed) for seed in options.seeds for one in sets for model in models]
     timed = [model.name for model in models if model.name in SPEED_LIMITS and options.only in SPEED]
     return [*((name, SPEED, 0) for name in timed), *keys]
 
@@ -215,7 +209,7 @@ def _errors(runs: Sequence[Run], models: Sequence[Model], sets: Sequence[Set]) -
     most = max((len(_of(runs, model, one)) for model in models for one in sets), default=0)
     for one in sets:
         what = "accuracy" if one.one.how == "≥" else "RMSE" + (f" / {one.unit:.2f}" if one.unit != 1 else "")
-        targets = {"deep": one.one, "ensemble": one.ensemble, "best": one.ensemble}
+        targets = {"deep": one.one, "best": one.ensemble}
         cells = []
         for model in models:
             found = [run["number"] for run in _of(runs, model, one)]
@@ -264,8 +258,8 @@ def _protocol(runs: Sequence[Run], models: Sequence[Model]) -> str:
     counted = sorted({run["seed"] for run in runs if run["set"] != SPEED})
     lines = [
         f"Means over seeds {', '.join(map(str, counted))} ± standard deviation; where fewer have run, how many stands "
-        "in brackets. A tick or a cross says whether deep meets the target of one model, and ensemble and best that of "
-        f"five. Measured at commit {', '.join(commits)}.",
+        "in brackets. A tick or a cross says whether deep meets the target of one model, and best that of five. "
+        f"Measured at commit {', '.join(commits)}.",
         *(f"- {model.name}: {model.protocol}." for model in models),
     ]
     return "\n".join(lines) if counted else ""

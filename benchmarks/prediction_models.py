@@ -7,7 +7,8 @@ categories: those of the train rows, where a library wants them in advance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ class Model:
     protocol: str
     libraries: tuple[str, ...]  # loaded before anything is timed
     ours: bool = False
-    tuned: bool = False  # takes the best dropout of each set
+    tuned: bool = False  # takes the best settings of each set
 
 
 def attention(parts: Parts, seed: int, threads: int, *, similarity: str, **options: Any) -> Fitted:
@@ -115,21 +116,23 @@ def categories(parts: Parts) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 
 def _ours(name: str, similarity: str, *, tuned: bool = False, **options: Any) -> Model:
-    said = "".join(f", {key}={value:g}" for key, value in options.items())
-    protocol = f'similarity="{similarity}"{said}; val rows as eval_set'
+    protocol = f"{_said({'similarity': similarity, **options})}; val rows as eval_set"
     if tuned:
-        others = ", ".join(f"{one.name} {one.dropout:g}" for one in SETS if one.dropout is not None)
-        protocol += f"; with another dropout where it served the val rows better ({others})"
+        others = "; ".join(f"{one.name}: {_said(one.best)}" for one in SETS if one.best)
+        protocol += f"; where it served the val rows better, {others}"
     fit = partial(attention, similarity=similarity, **options)
     return Model(name, fit, protocol, ("attendb.estimators",), ours=True, tuned=tuned)
+
+
+def _said(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={json.dumps(value)}" for key, value in options.items())
 
 
 MODELS = (
     _ours("bandwidth", "bandwidth"),
     _ours("linear", "linear"),
     _ours("deep", "deep"),
-    _ours("ensemble", "deep", n_models=5, max_seconds=1800.0),
-    _ours("best", "deep", tuned=True, n_models=5, max_seconds=1800.0),
+    _ours("best", "deep", tuned=True, n_models=5, max_seconds=1750),  # to fit takes longer than to learn
     Model("kNN", nearest, "scikit-learn, 5 neighbours; columns standardised, text one-hot; no val rows",
           ("sklearn.compose", "sklearn.neighbors")),
     Model("HistGB", hist_gradient_boosting, "scikit-learn; stops early on the val rows where it would by itself, "

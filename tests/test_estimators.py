@@ -464,6 +464,7 @@ def test_infinite_numbers_are_refused_with_their_count_and_column():
         ({"similarity": 3}, "similarity is 3: choose"),
         ({"local": "cubic"}, "local is 'cubic': choose one of 'constant', 'linear'"),
         ({"missing": "drop"}, "missing is 'drop'"),
+        ({"loss": "absolute"}, "loss is 'absolute': choose one of 'squared_error', 'huber'"),
         ({"n_models": 0}, "n_models must be a whole number ≥ 1, got 0"),
         ({"max_seconds": -1}, "max_seconds must be between 0 and inf, got -1"),
         ({"max_seconds": "10"}, "max_seconds must be a number, got '10'"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from attendb.estimators import AttentionClassifier, AttentionRegressor, deep
 from attendb.estimators.cases import Cases
-from attendb.estimators.deep import BATCH, NEIGHBOURS, Deep, robust
+from attendb.estimators.deep import BATCH, NEIGHBOURS, Deep
 from attendb.estimators.encoding import Rows
 from attendb.estimators.explaining import explanations
 from attendb.estimators.networks import BINS, Bins
@@ -353,23 +352,6 @@ def test_sharpening_leaves_the_correction_as_it_is():
     assert network.log_sharpness.exp().item() == pytest.approx(2 * sharpness)
     assert torch.allclose(network.moved(2 * difference), before, atol=1e-12)
     assert (network.moved(torch.zeros(1, 1, 32).double()) == 0).all()
-
-
-def test_large_errors_count_by_their_size():
-    errors = torch.tensor([[1.0, 2.0]] * 99 + [[-50.0, 2.0]], dtype=torch.float64)
-    weights = torch.ones(100, dtype=torch.float64)
-    found = robust(errors, weights)
-    most = 3 * math.sqrt(math.pi / 2) * (99 + 50) / 100
-    assert found[:-1].tolist() == pytest.approx([(1 + 4) / 2] * 99)
-    assert found[-1].item() == pytest.approx((2 * most * 50 - most**2 + 4) / 2)
-
-
-def test_a_weighted_error_is_the_error_so_many_times():
-    errors, weights = torch.tensor([[0.5], [-1.0], [9.0]]), torch.tensor([5.0, 7.0, 0.0])
-    twice = torch.cat([errors[:1]] * 5 + [errors[1:2]] * 7 + [errors[2:]])
-    alone = robust(twice, torch.tensor([1.0] * 12 + [0.0]))
-    assert torch.allclose(robust(errors, weights), alone[[0, 5, 12]])
-    assert (robust(torch.zeros(3, 1), torch.zeros(3)) == 0).all()
 
 
 def test_means_are_predicted_though_most_outcomes_are_zero(monkeypatch):

@@ -244,7 +244,8 @@ class AttentionEstimator(BaseEstimator):
             with shown(f"{type(self).__name__} learns", visible=self.verbose) as advance:
                 judging = None if judges is None else judges.to(device)
                 seconds = self.max_seconds / self.n_models
-                similarity.learn(learning.to(device), Effort(seconds, seed, judging, self.dropout, advance))
+                effort = Effort(seconds, seed, judging, self._loss, self.dropout, advance)
+                similarity.learn(learning.to(device), effort)
         else:
             similarity.learn_nothing()
         similarity.requires_grad_(False).eval()
@@ -253,7 +254,7 @@ class AttentionEstimator(BaseEstimator):
         line = self.local == "linear"
         if not (worth and similarity.settles) or learns_as_a_whole(learning, judges) and not line:
             return member
-        return settled(member, cases, line=line, seed=seed)
+        return settled(member, cases, loss=self._loss, line=line, seed=seed)
 
     def _worth_learning(self, cases: Cases) -> bool:
         """Whether anything can be learned: there are three different rows, and y is not constant."""
@@ -324,6 +325,7 @@ class AttentionEstimator(BaseEstimator):
     # what the two estimators differ in
 
     _classes: bool
+    _loss: str  # of `training.losses`
     _centre: Tensor
     _scale: Tensor
     encoder_: Encoder

@@ -12,9 +12,9 @@ row that is encoded is a query and a key, and gradients reach it as both. Keys k
 without gradients to them learning took several times as long. Then rows are predicted from candidates drawn from the
 whole table, whose neighbours are about as near as those that predictions will be made from.
 
-Numbers are learned by squared errors, so that means are predicted. In the loss that says when to stop, errors count by
-their square up to 3σ and by their size beyond that (`robust`): else a few cases that nothing explains would decide. To
-learn by that loss too is no choice: it predicted 29 where the mean was 50 (1000 in one of 20 cases, else 0).
+Numbers are learned by squared errors, so that means are predicted; by Huber's loss where the user chooses it. The loss
+that says when to stop is always Huber's: else a few cases that nothing explains would decide. To learn by it too is no
+default: it predicted 29 where the mean was 50 (1000 in one of 20 cases, else 0).
 
 Source: Gorishniy et al. 2023 (TabR: values that see the label and the difference of query and key); Ye et al. 2024
 (ModernNCA: softmax of learned distances over sampled candidates); Goldberger et al. 2005 (neighbourhood components);
@@ -47,7 +47,6 @@ CANDIDATES = 6144
 LOGITS = 4.0  # one-hot votes become logits: all votes for a class make it exp(4) times as likely as one without votes
 VOTERS = 1 << 15  # rows that the judged ones are predicted from
 JUDGED = 2048
-TRUSTED = 3.0  # σ: up to here an error counts by its square
 SCALES = (1.0, 1.2, 1.4, 1.7, 2.0, 2.5)  # a whole table is denser than a mini-batch, and bears narrower windows
 
 
@@ -257,9 +256,9 @@ class _Training:
         if asked.classes:
             each = -(targets * (LOGITS * pooled).log_softmax(1)).sum(1)
         else:
-            each = robust(pooled - targets, weights) if judging else losses(pooled, targets, classes=False)
+            each = losses("huber" if judging else self.effort.loss, pooled, targets, weights)
         if not judging:
-            each = each + self.recipe.alone * losses(votes, targets, classes=asked.classes)
+            each = each + self.recipe.alone * losses(self.effort.loss, votes, targets, weights)
         return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
     def _go_on_from(self, state: dict[str, Tensor]) -> None:
@@ -268,17 +267,6 @@ class _Training:
         self.part += 1
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rates[self.part]
-
-
-def robust(errors: Tensor, weights: Tensor) -> Tensor:
-    """(n,): Huber's loss of errors (n, v), averaged over the outputs: e² up to δ, and 2δ|e| − δ² beyond.
-
-    δ = 3σ, with σ = √(π/2) · the weighted mean of |e|, that of normal errors.
-    """
-    size = errors.abs()
-    share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
-    most = TRUSTED * math.sqrt(math.pi / 2) * (share[:, None] * size).sum(0)
-    return torch.where(size <= most, size.square(), 2 * most * size - most.square()).mean(1)
 
 
 def _in_pieces(network: Network, rows: Rows) -> tuple[Tensor, Tensor]:

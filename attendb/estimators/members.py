@@ -17,7 +17,7 @@ from .local_linear import MOST_SLOPES, read_out, thin_windows, value_map
 from .places import Places, alike, pool_places, rows_of_places
 from .pooling import Memory, Pooled, pool
 from .similarity import Similarity
-from .training import losses
+from .training import mean_loss
 
 PIECE = 1 << 16  # rows that are predicted at once: what is pooled may be wide
 GATHERED = 1 << 22  # numbers of keys that are gathered at once
@@ -249,7 +249,7 @@ def _looked_up(listed: Tensor, weights: Tensor, wanted: Tensor) -> tuple[Tensor,
     return weights.double().gather(1, order).gather(1, place), there
 
 
-def settled(member: Member, cases: Cases, *, line: bool, seed: int) -> Member:
+def settled(member: Member, cases: Cases, *, loss: str, line: bool, seed: int) -> Member:
     """The member at the common scale that predicts rows best from all others, and with the best ridge of its lines.
 
     A similarity learns from a sample of the table; all rows bear narrower windows. Cost: about 8 predictions of
@@ -258,13 +258,14 @@ def settled(member: Member, cases: Cases, *, line: bool, seed: int) -> Member:
     random = torch.Generator().manual_seed(seed)
     some = min(SETTLING, max(SETTLING // 8, SETTLING_PAIRS // len(cases)))
     own = torch.randperm(len(cases), generator=random)[:some]
+    asked = cases.take(own).to("cpu")
     ridges: tuple[float | None, ...] = RIDGES if line and member.similarity.slopes else (None,)
     tried: dict[int, tuple[float, float | None]] = {}
 
     def loss_at(step: int) -> float:
         if step not in tried:
             scaled = member.scaled(member.sharpness * math.exp(STEP * step), None)
-            found = [_mean_loss(scaled, cases, own, one) for one in scaled._leave_out(own, ridges)]
+            found = [_mean_loss(loss, member.similarity, asked, one) for one in scaled._leave_out(own, ridges)]
             best = min(range(len(found)), key=lambda i: found[i])
             tried[step] = found[best], ridges[best]
         return tried[step][0]
@@ -279,9 +280,6 @@ def settled(member: Member, cases: Cases, *, line: bool, seed: int) -> Member:
     return member.scaled(member.sharpness * math.exp(STEP * at), tried[at][1])
 
 
-def _mean_loss(member: Member, cases: Cases, own: Tensor, one: Predicted) -> float:
-    value = member.similarity.probabilities(one.value) if cases.classes else one.value
-    weights = cases.weights[own].cpu().masked_fill(one.empty, 0.0)
-    each = losses(value, cases.targets[own].cpu(), classes=cases.classes)
-    loss = float((each * weights).sum() / weights.sum().clamp(min=1e-300))
-    return loss if math.isfinite(loss) else math.inf
+def _mean_loss(loss: str, similarity: Similarity, asked: Cases, one: Predicted) -> float:
+    found = float(mean_loss(similarity, loss, one.value, one.empty, asked))
+    return found if math.isfinite(found) else math.inf

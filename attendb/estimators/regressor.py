@@ -17,6 +17,7 @@ from .encoding import Encoder
 from .members import Predicted
 from .tables import read_numbers, read_weights
 
+LOSSES = ("squared_error", "huber")
 CALIBRATING = 8192  # rows at most that intervals are calibrated on
 
 
@@ -32,6 +33,8 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
     bandwidth a column), "linear" (a linear map of the columns), "deep" (a network).
     ``local``: "constant" (the weighted mean of the cases) or "linear" (a line fitted to them, read off at the row);
     "deep" corrects its votes instead, and has no local lines.
+    ``loss``: what learning makes small: "squared_error" leads to means; in "huber" errors beyond 3σ count by their size
+    only, which serves outcomes that are wild now and then, and predicts too little where few outcomes make the mean.
     ``missing``: "encode" makes a missing cell a value of its own, "raise" refuses it.
     ``max_seconds``: of learning; the same seed gives the same model only where the time suffices.
     ``n_models``: so many similarities are learned from seeds of their own, and their predictions averaged.
@@ -57,10 +60,40 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
     >>> model.explain([[1.5]], top=2)[["row", "value"]].round(3).values.tolist()
     [[50.0, 0.998], [49.0, 0.996]]
 
-    Source: Nadaraya 1964; Watson 1964; bandwidths by leaving one out: Hall, Racine and Li 2004.
+    Source: Nadaraya 1964; Watson 1964; bandwidths by leaving one out: Hall, Racine and Li 2004;
+    the loss "huber": Huber 1964.
     """
 
     _classes = False
+
+    def __init__(
+        self,
+        similarity: str = "bandwidth",
+        *,
+        local: str = "constant",
+        loss: str = "squared_error",
+        missing: str = "encode",
+        max_seconds: float = 300.0,
+        n_models: int = 1,
+        dropout: float = 0.3,
+        validation_fraction: float = 0.1,
+        verbose: bool = False,
+        random_state: Any = None,
+        device: Any = None,
+    ):
+        super().__init__(
+            similarity,
+            local=local,
+            missing=missing,
+            max_seconds=max_seconds,
+            n_models=n_models,
+            dropout=dropout,
+            validation_fraction=validation_fraction,
+            verbose=verbose,
+            random_state=random_state,
+            device=device,
+        )
+        self.loss = loss
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -113,6 +146,15 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
         found = torch.from_numpy(self._calibration.interval(value.numpy(), variance.numpy(), level))
         found = (found * self._scale[:, None] + self._centre[:, None]).numpy()
         return found[:, 0] if self._flat else found
+
+    @property
+    def _loss(self) -> str:  # type: ignore[override]
+        return self.loss
+
+    def _checked_parameters(self) -> None:
+        super()._checked_parameters()
+        if self.loss not in LOSSES:
+            raise InputError(f"loss is {self.loss!r}: choose one of {', '.join(map(repr, LOSSES))}")
 
     def _calibrated(self) -> Calibration:
         """From rows that leave themselves out, or from the rows of eval_set where they judged what was learned."""

@@ -29,6 +29,7 @@ QUERIES = 512
 CANDIDATES = 4096
 JUDGED = 2048  # rows that judge, each by its answer from up to `JURY` rows
 JURY = 16384
+TRUSTED = 3.0  # σ: up to here an error counts by its square in Huber's loss
 SMOOTHING = 1e-3  # share of an even guess in the probabilities of the loss: a window without the class costs log K·10³
 
 
@@ -36,12 +37,13 @@ SMOOTHING = 1e-3  # share of an even guess in the probabilities of the loss: a w
 class Effort:
     """How long to learn, and by which rows to judge: ``judges`` do not learn; None: those that learn judge.
 
-    ``dropout``: of the features of a network, in learning.
+    ``loss``: what is to be small (`losses`). ``dropout``: of the features of a network, in learning.
     """
 
     max_seconds: float = 300.0
     seed: int = 0
     judges: Cases | None = None
+    loss: str = "squared_error"
     dropout: float = 0.3
     shown: Callable[[int, int, float], None] = lambda done, total, loss: None  # progress
     started: float = field(default_factory=time.monotonic)
@@ -70,13 +72,34 @@ class Recipe:
     pull: float = 0.0
 
 
-def losses(predicted: Tensor, targets: Tensor, *, classes: bool) -> Tensor:
-    """(n,): the mean squared error over the targets, or the log loss of the right class."""
-    if not classes:
-        return (predicted - targets).square().mean(1)
-    even = SMOOTHING / targets.shape[1]
-    right = (predicted * targets).sum(1).clamp(min=0.0)
-    return -((1 - SMOOTHING) * right + even).log()
+def losses(loss: str, predicted: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """(n,): the loss of each prediction, averaged over the targets (n, v); ``weights`` (n,) of the rows.
+
+    "squared_error": e². "huber": e² up to δ = 3σ and 2δ|e| − δ² beyond, with the σ of normal errors, √(π/2) · the
+    weighted mean of |e|; gradients pass δ by. "log_loss": of the right class, with some share of an even guess.
+
+    Source: Huber 1964.
+    """
+    if loss == "log_loss":
+        even = SMOOTHING / targets.shape[1]
+        right = (predicted * targets).sum(1).clamp(min=0.0)
+        return -((1 - SMOOTHING) * right + even).log()
+    errors = predicted - targets
+    if loss == "squared_error":
+        return errors.square().mean(1)
+    size = errors.abs()
+    share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+    most = TRUSTED * math.sqrt(math.pi / 2) * (share[:, None] * size.detach()).sum(0)
+    return torch.where(size <= most, size.square(), 2 * most * size - most.square()).mean(1)
+
+
+def mean_loss(similarity: Similarity, loss: str, predicted: Tensor, empty: Tensor, asked: Cases) -> Tensor:
+    """The weighted mean loss of what was pooled for the rows asked; rows that no other may vote for do not count."""
+    if asked.classes:
+        predicted = similarity.probabilities(predicted)
+    weights = asked.weights.masked_fill(empty, 0.0)
+    each = losses(loss, predicted, asked.targets.to(predicted.dtype), weights)
+    return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def predict_cases(
@@ -94,16 +117,14 @@ def predict_cases(
     return pooled.value if q_prior is None else pooled.value + q_prior, pooled
 
 
-def loss_of(similarity: Similarity, cases: Cases, queries: Cases | None = None, own: Tensor | None = None) -> Tensor:
-    """The mean loss of new rows, or of rows ``own`` of the cases; rows that no other may vote for do not count."""
+def loss_of(
+    loss: str, similarity: Similarity, cases: Cases, queries: Cases | None = None, own: Tensor | None = None
+) -> Tensor:
+    """The mean loss of new rows, or of rows ``own`` of the cases."""
     asked = cases.take(own) if own is not None else queries
     assert asked is not None
     predicted, pooled = predict_cases(similarity, cases, queries, own)
-    if cases.classes:
-        predicted = similarity.probabilities(predicted)
-    weights = asked.weights.masked_fill(pooled.empty, 0.0)
-    each = losses(predicted, asked.targets.to(predicted.dtype), classes=cases.classes)
-    return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    return mean_loss(similarity, loss, predicted, pooled.empty, asked)
 
 
 class Trial:
@@ -111,7 +132,7 @@ class Trial:
 
     def __init__(self, cases: Cases, effort: Effort, judged: int = JUDGED, jury: int = JURY):
         self.random = torch.Generator().manual_seed(effort.seed)
-        self.cases, self.judges = cases, effort.judges
+        self.cases, self.judges, self.loss = cases, effort.judges, effort.loss
         self.judged = self.draw(len(cases if self.judges is None else self.judges), judged)
         self.jury = self.cases.take(self._with(self.judged if self.judges is None else None, jury))
 
@@ -147,9 +168,9 @@ class Trial:
     def judge(self, similarity: Similarity) -> float:
         """The loss of the rows that judge; infinite where it is no number."""
         if self.judges is None:
-            loss = float(loss_of(similarity, self.jury, own=torch.arange(len(self.judged))))
+            loss = float(loss_of(self.loss, similarity, self.jury, own=torch.arange(len(self.judged))))
         else:
-            loss = float(loss_of(similarity, self.jury, self.judges.take(self.judged)))
+            loss = float(loss_of(self.loss, similarity, self.jury, self.judges.take(self.judged)))
         return loss if math.isfinite(loss) else math.inf
 
 
@@ -169,7 +190,7 @@ def train(similarity: Similarity, cases: Cases, effort: Effort, recipe: Recipe) 
     origin = [p.detach().clone() for p in parameters]
 
     def loss_with_pull(voters: Cases, own: Tensor) -> Tensor:
-        loss = loss_of(similarity, voters, own=own)
+        loss = loss_of(effort.loss, similarity, voters, own=own)
         if not recipe.pull:
             return loss
         away = sum((p - o).square().sum() for p, o in zip(parameters, origin, strict=True))
