@@ -113,7 +113,7 @@ SETS = (
     Set("protein_raw", "y", by_seed, "HistGB 3.83", at_most(3.40), at_most(3.0),
         best={"loss": "huber"}, intervals=True),
     Set("uci_pol", "y", by_fold, "HistGB 4.57", below(4.57), at_most(4.57 / 2),
-        best={"dropout": 0.1}),
+        best={"dropout": 0.0}),
     Set("uci_kin40k", "y", by_fold, "HistGB .382", below(0.382), at_most(0.382 / 2)),
     Set("power_plant", "y", by_seed, "HistGB 3.08", at_most(3.08), at_most(2.95),
         best={"loss": "huber"}, intervals=True),

@@ -122,8 +122,8 @@ def test_five_models_take_the_best_settings_of_a_set(bench, data):
 
     model = bench.Model("best", learn, "", (), tuned=True)
     bench.run_one(model, next(s for s in bench.SETS if s.name == "uci_pol"), 0, Namespace(data=data, threads=1))
-    assert given == {"dropout": 0.1}
-    assert "uci_pol: dropout=0.1" in next(model.protocol for model in bench.MODELS if model.name == "best")
+    assert given == {"dropout": 0.0}
+    assert "uci_pol: dropout=0.0" in next(model.protocol for model in bench.MODELS if model.name == "best")
 
 
 def test_only_runs_that_are_not_there_are_made(bench, tmp_path, data, monkeypatch):
