@@ -215,7 +215,7 @@ def _errors(runs: Sequence[Run], models: Sequence[Model], sets: Sequence[Set]) -
             found = [run["number"] for run in _of(runs, model, one)]
             fewer = f" [{len(found)}]" if 0 < len(found) < most else ""
             cells.append(_spread(found, targets.get(model.name)) + fewer)
-        yield [f"{one.name}, {what}", one.published, f"{one.one}; five {one.ensemble}", *cells]
+        yield [f"{one.name}, {what}", one.published, f"{one.one}; best {one.ensemble}", *cells]
 
 
 def _costs(runs: Sequence[Run], models: Sequence[Model], sets: Sequence[Set]) -> Iterator[list[str]]:
@@ -258,7 +258,7 @@ def _protocol(runs: Sequence[Run], models: Sequence[Model]) -> str:
     counted = sorted({run["seed"] for run in runs if run["set"] != SPEED})
     lines = [
         f"Means over seeds {', '.join(map(str, counted))} ± standard deviation; where fewer have run, how many stands "
-        "in brackets. A tick or a cross says whether deep meets the target of one model, and best that of five. "
+        "in brackets. A tick or a cross says whether deep and best meet their targets. "
         f"Measured at commit {', '.join(commits)}.",
         *(f"- {model.name}: {model.protocol}." for model in models),
     ]

@@ -119,7 +119,7 @@ def _ours(name: str, similarity: str, *, tuned: bool = False, **options: Any) ->
     protocol = f"{_said({'similarity': similarity, **options})}; val rows as eval_set"
     if tuned:
         others = "; ".join(f"{one.name}: {_said(one.best)}" for one in SETS if one.best)
-        protocol += f"; where it served the val rows better, {others}"
+        protocol += f"; where other settings served the val rows better or time allows more models, {others}"
     fit = partial(attention, similarity=similarity, **options)
     return Model(name, fit, protocol, ("attendb.estimators",), ours=True, tuned=tuned)
 

@@ -122,7 +122,7 @@ def test_five_models_take_the_best_settings_of_a_set(bench, data):
 
     model = bench.Model("best", learn, "", (), tuned=True)
     bench.run_one(model, next(s for s in bench.SETS if s.name == "uci_pol"), 0, Namespace(data=data, threads=1))
-    assert given == {"dropout": 0.0}
+    assert given == {"dropout": 0.0, "n_models": 10}
     assert "uci_pol: dropout=0.0" in next(model.protocol for model in bench.MODELS if model.name == "best")
 
 
