@@ -147,7 +147,7 @@ def test_only_runs_that_are_not_there_are_made(bench, tmp_path, data, monkeypatc
     bench.measure(options)
     assert made[2:] == [("kNN", "adult", 2)]
     table = bench.tables(runs, options)
-    assert "| adult, accuracy | XGBoost .872 | ≥ 0.865; five ≥ 0.872 | 0.8500 ± 0.0707 |" in table
+    assert "| adult, accuracy | XGBoost .872 | ≥ 0.865; best ≥ 0.872 | 0.8500 ± 0.0707 |" in table
     assert "| adult | 1 / 2 / 300 |" in table
 
 
