@@ -40,7 +40,7 @@ def ours(_: np.ndarray, x: np.ndarray, y: np.ndarray) -> KernelSmoother:
 def by_statsmodels(_: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
     from statsmodels.nonparametric.kernel_regression import KernelReg
 
-    return float(KernelReg(y[:, 0], x, "c", reg_type="lc", bw="cv_ls", rng=0).bw[0])
+    return abs(float(KernelReg(y[:, 0], x, "c", reg_type="lc", bw="cv_ls", rng=0).bw[0]))  # its simplex knows no sign
 
 
 def by_torch(q: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
