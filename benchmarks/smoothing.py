@@ -3,8 +3,8 @@
     python benchmarks/smoothing.py [--threads 2] [--only TEXT] [--write]
 
 Rows lie uniformly on a line, and y is a wave of ten turns with noise. statsmodels minimises the same error by a
-simplex; its seconds grow with the square of the rows, so its tables are small. torch adds up all pairs, in float64, for 25
-bandwidths; it is timed on the first rows left out, and its seconds are scaled. The error of ours is that of the
+simplex; its seconds grow with the square of the rows, so its tables are small. torch adds up all pairs, in float64, for
+25 bandwidths; it is timed on the first rows left out, and its seconds are scaled. The error of ours is that of the
 predictions at its bandwidth, by the range of y, against float64 by brute force; the note has both bandwidths.
 """
 
