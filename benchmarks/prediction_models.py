@@ -19,10 +19,11 @@ from prediction_data import SETS, Parts
 
 
 class Fitted(NamedTuple):
-    """What a fit leaves: answers for a frame, and 90 % intervals where a model has them."""
+    """What a fit leaves: answers for a frame; where a model has them, 90 % intervals, and five rows behind each."""
 
     predict: Callable[[pd.DataFrame], Any]
     interval: Callable[[pd.DataFrame], Any] | None = None
+    explain: Callable[[pd.DataFrame], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def attention(parts: Parts, seed: int, threads: int, *, similarity: str, **optio
     kind = AttentionClassifier if parts.classes else AttentionRegressor
     model = kind(similarity=similarity, random_state=seed, **options)
     model.fit(*parts.train, eval_set=parts.val)
-    return Fitted(model.predict, None if parts.classes else partial(model.predict_interval, level=0.9))
+    return Fitted(model.predict, None if parts.classes else partial(model.predict_interval, level=0.9), model.explain)
 
 
 def nearest(parts: Parts, seed: int, threads: int) -> Fitted:

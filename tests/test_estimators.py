@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 import attendb
 from attendb.errors import InputError, KindError, MissingValueError
-from attendb.estimators import AttentionClassifier, AttentionRegressor
+from attendb.estimators import AttentionClassifier, AttentionRegressor, members
 from attendb.estimators.cases import Cases
 from attendb.estimators.encoding import Encoder
 from attendb.estimators.pooling import Memory, pool
@@ -160,6 +160,19 @@ def test_a_local_constant_is_the_sum_of_its_explanation(fitted, similarity):
     )
     assert np.allclose(sums["w"], 1.0, atol=1e-9)
     assert np.allclose(sums["y"], model.predict(X), atol=1e-9, rtol=0)
+
+
+def test_an_explanation_is_one_question_for_the_best_rows(fitted, monkeypatch):
+    model, asked = fitted["bandwidth", "constant"], []
+    pool = members.pool
+
+    def counted(*given, **options):
+        asked.append((given[3].shape[1], options["top"]))
+        return pool(*given, **options)
+
+    monkeypatch.setattr(members, "pool", counted)
+    model.explain(np.zeros((50, 3)), top=4)
+    assert asked == [(1, 4)], "columns of values that were pooled, rows that were listed"
 
 
 def test_an_explanation_names_rows_with_their_columns():

@@ -113,7 +113,7 @@ def test_finished_runs_are_kept_and_a_cut_line_is_passed_over(bench, tmp_path, c
     assert "runs.jsonl:2 is no whole line: its run is made again" in capsys.readouterr().err
 
 
-def test_five_models_take_the_best_settings_of_a_set(bench, data):
+def test_several_models_take_the_best_settings_of_a_set(bench, data):
     given = {}
 
     def learn(parts: object, seed: int, threads: int, **settings: object) -> object:

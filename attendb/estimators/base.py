@@ -244,7 +244,7 @@ class AttentionEstimator(BaseEstimator):
             with shown(f"{type(self).__name__} learns", visible=self.verbose) as advance:
                 judging = None if judges is None else judges.to(device)
                 seconds = self.max_seconds / self.n_models
-                effort = Effort(seconds, seed, judging, self._loss, self.dropout, advance)
+                effort = Effort(seconds, seed, judging, self.loss, self.dropout, advance)
                 similarity.learn(learning.to(device), effort)
         else:
             similarity.learn_nothing()
@@ -254,7 +254,7 @@ class AttentionEstimator(BaseEstimator):
         line = self.local == "linear"
         if not (worth and similarity.settles) or learns_as_a_whole(learning, judges) and not line:
             return member
-        return settled(member, cases, loss=self._loss, line=line, seed=seed)
+        return settled(member, cases, loss=self.loss, line=line, seed=seed)
 
     def _worth_learning(self, cases: Cases) -> bool:
         """Whether anything can be learned: there are three different rows, and y is not constant."""
@@ -325,7 +325,7 @@ class AttentionEstimator(BaseEstimator):
     # what the two estimators differ in
 
     _classes: bool
-    _loss: str  # of `training.losses`
+    loss: str  # of `training.losses`
     _centre: Tensor
     _scale: Tensor
     encoder_: Encoder

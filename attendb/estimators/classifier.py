@@ -56,7 +56,7 @@ class AttentionClassifier(ClassifierMixin, AttentionEstimator):
     """
 
     _classes = True
-    _loss = "log_loss"
+    loss = "log_loss"  # no parameter: there is no other
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, eval_set: tuple[Any, Any] | None = None

@@ -37,7 +37,7 @@ from .encoding import Rows
 from .networks import Network
 from .pooling import Memory, Pooled, pool_neighbours
 from .similarity import Similarity
-from .training import Effort, losses
+from .training import Effort, losses, weighted_mean
 
 NEIGHBOURS = 48  # that a prediction is made from
 LEARNED_FROM = 32  # neighbours, in learning: candidates are a part of the table
@@ -259,7 +259,7 @@ class _Training:
             each = losses("huber" if judging else self.effort.loss, pooled, targets, weights)
         if not judging:
             each = each + self.recipe.alone * losses(self.effort.loss, votes, targets, weights)
-        return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+        return weighted_mean(each, weights)
 
     def _go_on_from(self, state: dict[str, Tensor]) -> None:
         self.similarity.network.load_state_dict(state)

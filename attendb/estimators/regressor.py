@@ -147,10 +147,6 @@ class AttentionRegressor(RegressorMixin, AttentionEstimator):
         found = (found * self._scale[:, None] + self._centre[:, None]).numpy()
         return found[:, 0] if self._flat else found
 
-    @property
-    def _loss(self) -> str:  # type: ignore[override]
-        return self.loss
-
     def _checked_parameters(self) -> None:
         super()._checked_parameters()
         if self.loss not in LOSSES:

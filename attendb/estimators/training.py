@@ -99,7 +99,12 @@ def mean_loss(similarity: Similarity, loss: str, predicted: Tensor, empty: Tenso
         predicted = similarity.probabilities(predicted)
     weights = asked.weights.masked_fill(empty, 0.0)
     each = losses(loss, predicted, asked.targets.to(predicted.dtype), weights)
-    return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    return weighted_mean(each, weights)
+
+
+def weighted_mean(each: Tensor, weights: Tensor) -> Tensor:
+    """Of numbers (n,); 0 where no row has a weight."""
+    return (each * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def predict_cases(
